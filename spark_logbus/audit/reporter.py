@@ -34,6 +34,7 @@ from spark_logbus.client.schemas.topic import WriterSchema, find_writer_schema, 
 from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
 from spark_logbus.model import check_name
 from spark_logbus.record.rows.plain import integers
+from spark_logbus.threads import Periodic
 
 logger = logging.getLogger(__name__)
 
@@ -103,11 +104,17 @@ class AuditReporter:
         self._producer: Producer | None = None
         self._told = False  # of a failure, in the log
         self._closing = False
-        self._due = threading.Event()
         self._round = threading.Condition()  # guards the two numbers
         self._rounds_asked = 1
         self._rounds_done = 0
-        self._thread = threading.Thread(target=self._work, name="logbus-audit", daemon=True)
+        self._thread = Periodic(
+            "logbus-audit",
+            self._publish_round,
+            pause_s=self._config.interval_ms / 1_000,
+            first_pause_s=0.0,
+            failure=f"The counts of {self._counter} could not be published.",
+            at_end=self._publish_last_round,
+        )
         self._thread.start()
         at_exit.add_counter(self, self._finish)
         self._await_round(1)
@@ -200,37 +207,34 @@ class AuditReporter:
         with self._round:
             self._rounds_asked += 1
             asked = self._rounds_asked
-        self._due.set()
+        self._thread.wake()
         return asked
 
     def _await_round(self, number: int) -> None:
         with self._round:
             self._round.wait_for(lambda: self._rounds_done >= number, self._config.wait_ms / 1_000)
 
-    def _work(self) -> None:
+    def _publish_last_round(self) -> None:
         try:
-            while True:
-                self._due.clear()
-                with self._round:
-                    number = self._rounds_asked
-                closing = self._closing
-                self._publish_all(closing=closing)
-                with self._round:
-                    self._rounds_done = number
-                    self._round.notify_all()
-                if closing:
-                    return
-                self._due.wait(self._config.interval_ms / 1_000)
+            self._publish_round(last=True)
         finally:
             if self._producer is not None:
                 self._producer.close(0.0 if self._told else None)
 
-    def _publish_all(self, *, closing: bool) -> None:
+    def _publish_round(self, *, last: bool = False) -> None:
+        with self._round:
+            number = self._rounds_asked
+        self._publish_all(last=last)
+        with self._round:
+            self._rounds_done = number
+            self._round.notify_all()
+
+    def _publish_all(self, *, last: bool) -> None:
         try:
             if self._ending is not None:
                 self._publish(self._ending, last=True)
                 self._ending = None
-            self._publish(self._run, last=closing)
+            self._publish(self._run, last=last)
         except LogbusError as error:
             if not self._told:
                 logger.warning(
@@ -268,10 +272,9 @@ class AuditReporter:
         if self._closing:
             return
         at_exit.discard(self)
-        deadline = self._cluster.deadline_ms(self._config.wait_ms)
         self._closing = True
-        self._await_round(self._ask_round())
-        self._thread.join(deadline.remaining_s)
+        self._thread.end()
+        self._thread.join(self._config.wait_ms / 1_000)
 
     def _finish(self, timeout_s: float) -> bool:
         """The program ends, and nobody has closed this reporter."""

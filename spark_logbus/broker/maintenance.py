@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Final
 
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import LogDirectory
+from spark_logbus.threads import Periodic
 
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 0.5
 
 
-class LogMaintenance:
-    """A thread of its own. ``start`` and ``stop`` are called once each."""
+def log_maintenance(logs: LogDirectory) -> Periodic:
+    """Returns the thread that maintains the logs, to be started."""
 
-    def __init__(self, logs: LogDirectory) -> None:
-        self._logs = logs
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
+    def maintain() -> None:
+        try:
+            logs.maintain()
+        except LogbusError as error:
+            logger.error("Maintenance of the logs failed and will be tried again: %s", error)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=30)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_INTERVAL_S):
-            try:
-                self._logs.maintain()
-            except LogbusError as error:
-                logger.error("Maintenance of the logs failed and will be tried again: %s", error)
-            except Exception:
-                logger.exception("Maintenance of the logs failed and will be tried again.")
+    return Periodic(
+        "maintenance",
+        maintain,
+        pause_s=_INTERVAL_S,
+        failure="Maintenance of the logs failed and will be tried again.",
+    )

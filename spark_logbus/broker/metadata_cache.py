@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.retry import Backoff
+from spark_logbus.threads import Periodic
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 
 logger = logging.getLogger(__name__)
@@ -66,10 +66,14 @@ class MetadataCache:
         self._brokers: list[BrokerAddress] = []
         self._topics: Mapping[str, TopicRecord] = {}
         self._states: dict[str, tuple[str, dict[int, PartitionState]]] = {}
-        self._changed = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(
-            target=self._refresh_leaders, name="metadata-cache", daemon=True
+        self._changed = False  # since the leaders were read
+        self._tries = 0  # since the last change, as long as leaders are missing
+        self._read_at, self._anew = 0.0, True
+        self._thread = Periodic(
+            "metadata-cache",
+            self._refresh_leaders,
+            pause_s=_REFRESH_S,
+            failure="The leaders could not be read from ZooKeeper.",
         )
 
     def start(self) -> None:
@@ -79,10 +83,7 @@ class MetadataCache:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopping = True
-        self._changed.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=30)
+        self._thread.stop()
 
     @property
     def brokers(self) -> list[BrokerAddress]:
@@ -113,37 +114,36 @@ class MetadataCache:
 
     def _brokers_changed(self, brokers: list[BrokerAddress]) -> None:
         self._brokers = brokers
-        self._changed.set()
+        self._refresh_soon()
 
     def _topics_changed(self, topics: dict[str, TopicRecord]) -> None:
         self._topics = topics
-        self._changed.set()
+        self._refresh_soon()
         self._notify(TopicsImage(topics, self._session.session_id))
 
-    def _refresh_leaders(self) -> None:
+    def _refresh_soon(self) -> None:
+        self._changed = True
+        self._thread.wake()
+
+    def _refresh_leaders(self) -> float:
         """Read the leaders after every change, and now and then: they have no watch."""
-        tries = 0  # since the last change, as long as leaders are missing
-        read_at, anew = 0.0, True
-        while not self._stopping:
-            if self._changed.wait(_INCOMPLETE.pause_s(tries) if tries else _REFRESH_S):
-                self._changed.clear()
-                tries, anew = 1, True
-            if self._stopping or self._session.state is not SessionState.CONNECTED:
-                continue
+        if self._changed:
+            self._changed = False  # before the topics are looked at
+            self._tries, self._anew = 1, True
+        if self._session.state is SessionState.CONNECTED:
             now = self._session.clock.monotonic()
-            anew = anew or now - read_at >= _REFRESH_S
+            anew = self._anew or now - self._read_at >= _REFRESH_S
             try:
                 self._states = {
                     record.name: self._states_of(record, anew=anew)
                     for record in self._topics.values()
                 }
                 if anew:
-                    read_at, anew = now, False
+                    self._read_at, self._anew = now, False
             except LogbusError as error:
                 logger.warning("The leaders could not be read from ZooKeeper: %s", error)
-            except Exception:
-                logger.exception("The leaders could not be read from ZooKeeper.")
-            tries = 0 if self._is_complete() else tries + 1
+            self._tries = 0 if self._is_complete() else self._tries + 1
+        return _INCOMPLETE.pause_s(self._tries) if self._tries else _REFRESH_S
 
     def _states_of(
         self, record: TopicRecord, *, anew: bool

@@ -38,6 +38,7 @@ from spark_logbus.log import LogDirectory
 from spark_logbus.metrics import Counter
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.stage_id import StageIds, stage_id
+from spark_logbus.threads import Periodic
 from spark_logbus.times import US_PER_MS
 from spark_logbus.zookeeper import Session, SessionState
 
@@ -56,7 +57,8 @@ _REMEMBER_ONCE_MS: Final = 3_600_000
 
 
 class Publisher:
-    """``publish`` is thread-safe; ``start`` and ``stop`` are called once each."""
+    """Publishes, prepares and discards atomic writes, and follows up decisions on a thread of its
+    own. Thread-safe; the broker starts and stops ``thread``."""
 
     def __init__(
         self,
@@ -88,16 +90,12 @@ class Publisher:
         self.pending = 0
         #: Shares that were decided and are not on the disk any more.
         self.lost = Counter()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=30)
+        self.thread = Periodic(
+            "publisher",
+            self._look_or_warn,
+            pause_s=_LOOK_EVERY_S,
+            failure="Decided writes could not be looked after.",
+        )
 
     # -- publishing -----------------------------------------------------------------------
 
@@ -265,16 +263,13 @@ class Publisher:
 
     # -- decisions that nobody follows up -------------------------------------------------
 
-    def _run(self) -> None:
-        while not self._stopping.wait(_LOOK_EVERY_S):
-            if self._session.state is not SessionState.CONNECTED:
-                continue  # an attempt would only wait
-            try:
-                self.look()
-            except CoordinationError as error:
-                logger.info("Decided writes are looked after later: %s", error)
-            except Exception:
-                logger.exception("Decided writes could not be looked after.")
+    def _look_or_warn(self) -> None:
+        if self._session.state is not SessionState.CONNECTED:
+            return  # an attempt would only wait
+        try:
+            self.look()
+        except CoordinationError as error:
+            logger.info("Decided writes are looked after later: %s", error)
 
     def look(self) -> None:
         """One look at the list. Raises CoordinationError."""
@@ -305,7 +300,7 @@ class Publisher:
             if promise is not None:
                 log.staging.expire(now_us, keep=decided.keep, promise=promise.number)
         for writer, state in states.items():
-            if self._stopping.is_set() or self._session.state is not SessionState.CONNECTED:
+            if self.thread.stopping.is_set() or self._session.state is not SessionState.CONNECTED:
                 return
             if state.last is None or now - self._seen[state.last.write] >= _LEAVE_TO_WRITER_S:
                 try:

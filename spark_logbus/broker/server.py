@@ -15,6 +15,7 @@ from spark_logbus.broker.data_directory import (
     remember_port,
     remembered_port,
 )
+from spark_logbus.broker.flushed_ends import FlushedEndNotes
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.connection import HandshakeHandler
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
@@ -27,8 +28,7 @@ from spark_logbus.broker.handlers.topics import TopicHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.identity import BrokerIdentity
-from spark_logbus.broker.known_ends import KnownEnds
-from spark_logbus.broker.maintenance import LogMaintenance
+from spark_logbus.broker.maintenance import log_maintenance
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring import Monitoring, Phase
 from spark_logbus.broker.publisher import Publisher
@@ -116,15 +116,15 @@ class Broker:
             topics=topics,
             topics_changed=self._replica_manager.update,
         )
-        self._known_ends = KnownEnds(self._replica_manager, topics, session, clock=clock)
-        self._maintenance = LogMaintenance(self._logs)
+        self._flushed_ends = FlushedEndNotes(self._replica_manager, topics, session, clock=clock)
+        self._maintenance = log_maintenance(self._logs)
         self._compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
 
         request_metrics = RequestMetrics(clock)
         max_wait_ms = config.network.max_wait_ms
-        self._executor = WorkExecutor("ZooKeeper", clock=clock, max_wait_ms=max_wait_ms)
-        self._copying = WorkExecutor("the disk", clock=clock, max_wait_ms=max_wait_ms)
-        self._looking_up = ThreadPoolExecutor(1, thread_name_prefix="schema-ids")
+        self._zookeeper_executor = WorkExecutor("ZooKeeper", clock=clock, max_wait_ms=max_wait_ms)
+        self._copy_executor = WorkExecutor("the disk", clock=clock, max_wait_ms=max_wait_ms)
+        self._schema_executor = ThreadPoolExecutor(1, thread_name_prefix="schema-ids")
         self._fetches = FetchHandler(
             self._replica_manager,
             delayed_fetches,
@@ -163,7 +163,7 @@ class Broker:
         schema_ids = KnownSchemaIds(
             subjects.read,
             connected=lambda: self._session.state is SessionState.CONNECTED,
-            executor=self._looking_up,
+            executor=self._schema_executor,
             clock=self._clock,
         )
         appends = AppendHandler(
@@ -179,11 +179,11 @@ class Broker:
             metadata_cache=self._metadata_cache,
             topics=topics,
             subjects=subjects,
-            executor=self._executor,
+            executor=self._zookeeper_executor,
         )
         handlers: list[Handler] = [
             HandshakeHandler(config),
-            MetadataHandler(self._metadata_cache, self._replica_manager, self._executor),
+            MetadataHandler(self._metadata_cache, self._replica_manager, self._zookeeper_executor),
             appends,
             self._fetches,
             OffsetHandler(self._replica_manager, metrics=metrics),
@@ -192,8 +192,8 @@ class Broker:
                 self._publisher,
                 writers=writers,
                 metadata_cache=self._metadata_cache,
-                copying=self._copying,
-                coordinating=self._executor,
+                copying=self._copy_executor,
+                coordinating=self._zookeeper_executor,
                 metrics=metrics,
             ),
         ]
@@ -229,11 +229,11 @@ class Broker:
             self._replica_manager.start()
             self._metadata_cache.start()
             self._lease.start()
-            self._known_ends.start()
-            self._publisher.start()
+            self._flushed_ends.thread.start()
+            self._publisher.thread.start()
             self._network.start(self._requests.dispatch)
             self._maintenance.start()
-            self._compactor.start()
+            self._compactor.thread.start()
             self._monitoring.health.phase = Phase.SERVING
         except BaseException:
             self.stop()
@@ -264,10 +264,11 @@ class Broker:
             steps += [self._network.stop_accepting, self._drain, self._network.stop]
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
-            self._known_ends.stop, self._session.close, self._lease.join, self._publisher.stop,
-            self._replica_manager.stop, self._metadata_cache.stop, self._executor.stop,
-            self._copying.stop, self._stop_looking_up,
-            self._compactor.stop, self._maintenance.stop, self._logs.close, self._monitoring.stop,
+            self._flushed_ends.thread.stop, self._session.close, self._lease.join,
+            self._publisher.thread.stop, self._replica_manager.stop, self._metadata_cache.stop,
+            self._zookeeper_executor.stop, self._copy_executor.stop, self._stop_schema_executor,
+            self._compactor.thread.stop, self._maintenance.stop, self._logs.close,
+            self._monitoring.stop,
         ]  # fmt: skip
         for step in steps:
             try:
@@ -276,8 +277,8 @@ class Broker:
                 logger.error("While stopping: %s", error)
         logger.info("Broker %d has stopped.", self.config.id)
 
-    def _stop_looking_up(self) -> None:
-        self._looking_up.shutdown(wait=False, cancel_futures=True)
+    def _stop_schema_executor(self) -> None:
+        self._schema_executor.shutdown(wait=False, cancel_futures=True)
 
     def _drain(self) -> None:
         assert self._network is not None

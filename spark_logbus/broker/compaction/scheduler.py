@@ -7,7 +7,6 @@ appends and fetches share neither memory nor the interpreter with a compaction, 
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,6 +18,7 @@ from spark_logbus.errors import LogbusError, StorageError
 from spark_logbus.log import CompactionPlan, LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff, no_jitter
+from spark_logbus.threads import Periodic
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ class _Pause(NamedTuple):
 
 
 class Compactor:
-    """A thread of its own. ``start`` and ``stop`` are called once each, by one thread."""
+    """Compacts logs on a thread of its own, which the broker starts and stops. Stopping ``thread``
+    ends a compaction under way; nothing of it is lost but its work."""
 
     def __init__(
         self, logs: LogDirectory, data_dir: Path, config: CompactionConfig, *, clock: Clock
@@ -50,32 +51,23 @@ class Compactor:
         self._config = config
         self._clock = clock
         self._time = logs.clock.time
-        self._stopping = threading.Event()
         self._backoff = Backoff(
             first_ms=_FIRST_PAUSE * config.check_interval_ms,
             max_ms=_LAST_PAUSE_MS,
             jitter=no_jitter,
         )
         self._pauses: dict[TopicPartition, _Pause] = {}
-        self._thread = threading.Thread(target=self._run, name="compactor", daemon=True)
         self.stats = CompactionStats()
+        self.thread = Periodic(
+            "compactor",
+            self._compact_all,
+            pause_s=config.check_interval_ms / 1000,
+            failure="Compaction failed in a way that was not foreseen; trying again.",
+        )
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends a compaction under way; nothing of it is lost but its work."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=30)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(self._config.check_interval_ms / 1000):
-            try:
-                while self.compact_one() and not self._stopping.is_set():
-                    pass
-            except Exception:
-                logger.exception("Compaction failed in a way that was not foreseen; trying again.")
+    def _compact_all(self) -> None:
+        while self.compact_one() and not self.thread.stopping.is_set():
+            pass
 
     # -- one compaction -------------------------------------------------------------------
 
@@ -94,7 +86,7 @@ class Compactor:
                 report_file=self._report_file,
                 config=self._config,
                 clock=self._clock,
-                stopping=self._stopping,
+                stopping=self.thread.stopping,
             )
             finished = run.run(self.stats)
             if finished is not None:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 
 from spark_logbus.clock import elapsed
 from spark_logbus.errors import BrokerShuttingDownError, CoordinationError, LogbusError
+from spark_logbus.threads import Periodic
 from spark_logbus.zookeeper.states import SessionState
 
 logger = logging.getLogger(__name__)
@@ -61,18 +62,22 @@ class Lease:
         self._ask = ask
         self._elapsed = elapsed_s
         self._until = 0.0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._waiting: dict[Callable[[], None], None] = {}
         self._refusal: LogbusError | None = None
         self._news = 0  # counts what happened to the session
-        self._look_now = False
-        self._stopped = False
         # Of the asking thread:
         self._silent_s = 0.0
         self._patience_s = self._long_patience_s
         self._away = False
         self._looked = elapsed_s()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread = Periodic(
+            "lease",
+            self._look,
+            pause_s=self._look_s,
+            first_pause_s=0.0,
+            failure=f"Asking ZooKeeper for {description} failed.",
+        )
 
     def _last_for(self, timeout_ms: int) -> None:
         self._length_s = min(timeout_ms / 1000, _LONGEST_S)
@@ -84,18 +89,16 @@ class Lease:
 
     def stop(self) -> None:
         """Ask no more. What is certain stays so for its time; nobody waits any longer."""
-        with self._changed:
-            self._stopped = True
+        with self._lock:
+            self._thread.end()
             self._refusal = self._refusal or BrokerShuttingDownError(
                 "The broker is shutting down and asks ZooKeeper for its id no more."
             )
-            self._changed.notify_all()
         self._notify_waiting()
 
     def join(self) -> None:
         """Wait for the asking thread to end, after ``stop`` and the end of the session."""
-        if self._thread.is_alive():
-            self._thread.join(timeout=30)
+        self._thread.join()
 
     # -- for whoever appends --------------------------------------------------------------
 
@@ -117,14 +120,13 @@ class Lease:
     def when_decided(self, f: Callable[[], None]) -> None:
         """Call ``f`` once, when the lease is current again, or is lost; at once if it is so now.
         ``f`` must not block. The same ``f`` is kept once."""
-        with self._changed:
+        with self._lock:
             decided = self.current() or self._refusal is not None
             if not decided:
                 # Not when it was ended because ZooKeeper was heard: an answer is on its way then.
                 first = not self._waiting and self._until > 0
                 self._waiting[f] = None
-                self._look_now = True
-                self._changed.notify_all()
+                self._thread.wake()
         if decided:
             f()
         elif first:
@@ -139,7 +141,7 @@ class Lease:
 
     def end(self, refusal: LogbusError) -> None:
         """End the lease: another broker has the id."""
-        with self._changed:
+        with self._lock:
             self._refusal = refusal
             self._until = 0.0
             self._news += 1
@@ -147,11 +149,10 @@ class Lease:
 
     def begin(self) -> None:
         """The id was registered, again perhaps; ZooKeeper is asked for it at once."""
-        with self._changed:
-            if not self._stopped:
+        with self._lock:
+            if not self._thread.stopping.is_set():
                 self._refusal = None
-            self._look_now = True
-            self._changed.notify_all()
+            self._thread.wake()
 
     def session_is(self, state: SessionState, granted_ms: int) -> None:
         """A hook of the session's, on kazoo's thread: ZooKeeper was heard of, or is lost.
@@ -159,15 +160,14 @@ class Lease:
         ``granted_ms`` is the session timeout that it has granted. A lease that was longer than
         that would outlast the session.
         """
-        with self._changed:
+        with self._lock:
             self._news += 1
             self._last_for(granted_ms)
             self._until = min(self._until, self._elapsed() + self._length_s)
             if state is SessionState.LOST or self._away:
                 self._until = 0.0
                 self._away = False
-            self._look_now = True
-            self._changed.notify_all()
+            self._thread.wake()
 
     # -- asking ---------------------------------------------------------------------------
 
@@ -176,16 +176,9 @@ class Lease:
         # kazoo takes two thirds of a timeout to find that a connection is dead, then reconnects.
         return 1.5 * self._length_s
 
-    def _run(self) -> None:
-        while not self._stopped:
-            pause_s = self._look()
-            with self._changed:
-                self._changed.wait_for(lambda: self._look_now or self._stopped, pause_s)
-                self._look_now = False
-
     def _look(self) -> float:
         """Ask once, and draw the conclusions; returns the seconds to pause."""
-        with self._changed:
+        with self._lock:
             news = self._news
             limit_s = self._quick_s if self._away else self._look_s
         began = self._elapsed()
@@ -202,7 +195,7 @@ class Lease:
             self._silent_s, self._patience_s = 0.0, self._long_patience_s
         silent_s = min(now - self._looked, 2 * self._look_s)
         self._looked = now
-        with self._changed:
+        with self._lock:
             if news != self._news:
                 self._silent_s = 0.0  # what was asked of an earlier session says nothing now
                 return 0.0
@@ -230,7 +223,7 @@ class Lease:
             self._until = max(self._until, now + _INTERRUPTED * self._quick_s)
 
     def _notify_waiting(self) -> None:
-        with self._changed:
+        with self._lock:
             waiting, self._waiting = self._waiting, {}
         for f in waiting:
             f()

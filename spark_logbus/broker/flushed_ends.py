@@ -8,7 +8,6 @@ records. While ZooKeeper is away nothing is noted, and the next pass makes up fo
 from __future__ import annotations
 
 import logging
-import threading
 from itertools import islice
 from typing import Final
 
@@ -18,6 +17,7 @@ from spark_logbus.coordination.cluster.topic_records import Reached
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.errors import CoordinationError
 from spark_logbus.model import TopicPartition
+from spark_logbus.threads import Periodic
 from spark_logbus.zookeeper import Session, SessionState
 
 logger = logging.getLogger(__name__)
@@ -31,8 +31,12 @@ _LAST_PASS_S: Final = 3.0
 _AT_ONCE: Final = 250
 
 
-class KnownEnds:
-    """``start`` and ``stop`` are called once each."""
+class FlushedEndNotes:
+    """Notes the flushed ends of the logs that are led here, on a thread of its own.
+
+    When ``thread`` is stopped they are noted once more, if ZooKeeper answers soon: stop it when
+    appends have ended.
+    """
 
     def __init__(
         self,
@@ -47,24 +51,21 @@ class KnownEnds:
         self._session = session
         self._clock = clock
         self._noted: dict[TopicPartition, Reached] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="known-ends", daemon=True)
+        self.thread = Periodic(
+            "flushed-ends",
+            self._note_at_intervals,
+            pause_s=_PASS_EVERY_S,
+            failure="The ends of the logs could not be noted in ZooKeeper.",
+            at_end=self._note_last,
+            join_s=_LAST_PASS_S,
+        )
 
-    def start(self) -> None:
-        self._thread.start()
+    def _note_at_intervals(self) -> float:
+        began = self._clock.monotonic()
+        self._note_or_warn()
+        return max(_PASS_EVERY_S, (self._clock.monotonic() - began) / _MAX_SHARE)
 
-    def stop(self) -> None:
-        """Note the ends once more, if ZooKeeper answers soon; call it when appends have ended."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(_LAST_PASS_S)
-
-    def _follow(self) -> None:
-        pause_s = _PASS_EVERY_S
-        while not self._stopping.wait(pause_s):
-            began = self._clock.monotonic()
-            self._note_or_warn()
-            pause_s = max(_PASS_EVERY_S, (self._clock.monotonic() - began) / _MAX_SHARE)
+    def _note_last(self) -> None:
         for led in self._replica_manager.led().values():
             led.log.flush()
         self._note_or_warn()
@@ -76,8 +77,6 @@ class KnownEnds:
             self.note()
         except CoordinationError as error:
             logger.info("The ends of the logs are noted in ZooKeeper later: %s", error)
-        except Exception:
-            logger.exception("The ends of the logs could not be noted in ZooKeeper.")
 
     def note(self) -> None:
         """One pass. Raises CoordinationError; what was noted until then counts."""
