@@ -104,7 +104,7 @@ DEFINED = re.compile(r"^\s*(?:async )?def (test_\w+)\(", re.MULTILINE)
 
 
 class DocsError(Exception):
-    """Something is missing that a document is to show."""
+    """Raised when something is missing that a document is to show."""
 
 
 class Setting(NamedTuple):
@@ -357,7 +357,7 @@ def links(page: Path) -> Callable[[str], str]:
 
 
 def parts(page: Path) -> dict[str, Callable[[str], str]]:
-    """What can be generated in a page, from the page's own text."""
+    """Returns what writes each generated part of a page, given the page's other text."""
     tables: dict[str, Callable[[str], str]] = {
         f"{name}-settings": lambda _, kind=kind: settings_table(kind)  # type: ignore[misc]
         for name, kind in {**TABLES, **CLIENTS}.items()

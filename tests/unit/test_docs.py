@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ def prose(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What ``#...`` can name in a page: its headings, as GitHub spells them, and marks."""
+    """Returns what ``#...`` can name in a page: headings, as GitHub spells them, and marks."""
     headings = [line.lstrip("# ") for line in prose(page) if line.startswith("#")]
     slugs = {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
     return slugs | set(re.findall(r'<a id="([^"]+)">', page.read_text()))
@@ -80,7 +82,7 @@ def test_prose_is_wrapped(page: Path) -> None:
 
 
 def failures() -> dict[str, str]:
-    """The failures of the page: what stands under each heading."""
+    """Returns the text under each heading of the page on failures."""
     page = (DOCS / "failures.md").read_text().partition("<!-- generated: tests -->")[0]
     parts = re.split(r"^#{2,3} (.*)\n", page, flags=re.M)
     return {
@@ -141,12 +143,18 @@ TAKES_LONG = {
 
 
 def names_of_tests_without(*marks: str) -> set[str]:
-    """The names of all tests that have none of these marks."""
+    """Returns the names of the tests of failures that have none of these marks."""
+    return {name for name, marked in marks_of_tests().items() if not marked.intersection(marks)}
+
+
+@cache
+def marks_of_tests() -> dict[str, set[str]]:
+    """Returns the marks of all tests in the files to which the page on failures leads."""
+    page = (DOCS / "failures.md").read_text()
     return {
-        name
-        for path in ROOT.glob("tests/**/test_*.py")
-        for name, marked in marked_tests(path).items()
-        if not marked.intersection(marks)
+        name: marks
+        for path in sorted(set(re.findall(r"\.\./(tests/[\w/]+\.py)", page)))
+        for name, marks in marked_tests(ROOT / path).items()
     }
 
 
@@ -168,7 +176,7 @@ def test_ci_runs_a_test_of_every_failure() -> None:
 
 
 def marked_tests(path: Path) -> dict[str, set[str]]:
-    """The tests of a file, each with the names of its marks that are not of single cases."""
+    """Returns the marks of each test of a file, without those of single cases."""
     tree = ast.parse(path.read_text())
     whole = {
         mark
@@ -186,11 +194,15 @@ def marked_tests(path: Path) -> dict[str, set[str]]:
 
 
 def test_the_architecture_names_what_is_there() -> None:
-    """Modules by path, classes, and their methods; every room is in the tree."""
+    """Looks for modules by path, classes and their methods; every room is in the tree."""
     package = ROOT / "spark_logbus"
     page = (DOCS / "architecture.md").read_text()
     sources = {path: path.read_text() for path in package.rglob("*.py")}
     code = "\n".join(sources.values())
+    classes = defaultdict(list)
+    for text in sources.values():
+        for name in re.findall(r"^class (\w+)", text, re.M):
+            classes[name].append(text)
     spans = set(re.findall(r"`([\w./]+)`", re.sub(r"(?ms)^```.*?^```$", "", page)))
     paths = {span for span in spans if span.endswith(".py") and "/" in span}
     assert [path for path in paths if not (package / path).is_file()] == []
@@ -199,10 +211,9 @@ def test_the_architecture_names_what_is_there() -> None:
     assert len(named) > 50
     for name in named:
         owner, _, member = name.partition(".")
-        inside = [text for text in sources.values() if re.search(rf"^class {owner}\b", text, re.M)]
-        assert inside, f"there is no class {owner}"
+        assert owner in classes, f"there is no class {owner}"
         defined = rf"(def {member}\b|self\.{member}\b|^    {member}:)"
-        assert not member or any(re.search(defined, text, re.M) for text in inside), name
+        assert not member or any(re.search(defined, text, re.M) for text in classes[owner]), name
     calls = {span for span in spans if re.fullmatch(r"[a-z]+(_[a-z]+)+", span)}
     unknown = [name for name in calls if not re.search(rf"\b{name}\b", code)]
     assert unknown == []
@@ -219,17 +230,18 @@ def test_the_architecture_lists_the_modules_that_use_private_names_of_others() -
     page = (DOCS / "architecture.md").read_text()
     listed = page[page.index("## Private names of others") : page.index("## Words")]
     package = ROOT / "spark_logbus"
+    maybe = re.compile(r"(?<!self)(?<!cls)\._[a-zA-Z]|getattr\(|import_module\(")
     using = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
-        if private_names_of_others(ast.parse(path.read_text()))
+        if maybe.search(text := path.read_text()) and private_names_of_others(ast.parse(text))
     }
     assert len(using) >= 8
     assert {module for module in using if f"`{module}`" not in listed} == set()
 
 
 def private_names_of_others(tree: ast.Module) -> set[str]:
-    """The private names that a module uses of modules and objects that are not its own."""
+    """Returns the private names that a module uses of modules and objects not its own."""
     used, own = set(), set(NOT_PRIVATE)
     for node in ast.walk(tree):
         match node:
