@@ -26,7 +26,7 @@ from spark_logbus.record import verify
 from spark_logbus.record.chunks import body_start_of, chosen_chunks, read_directory
 from spark_logbus.record.columns.decoder import decode_columns, verify_selected
 from spark_logbus.record.columns.encoder import encode_columns
-from spark_logbus.record.columns.layout import Selection, column_layout
+from spark_logbus.record.columns.layout import ColumnSelection, column_layout
 from spark_logbus.record.rows.arrow import TIMESTAMP, canonical, encode
 from spark_logbus.topic_schemas import Encoding
 
@@ -36,7 +36,7 @@ FETCHED_RECORDS: Final = 50_000
 SCHEMA: Final = json.dumps(FLIGHT)
 NAMES: Final = [field["name"] for field in FLIGHT["fields"]]
 CHOSEN_NAMES: Final = ("arr_delay", "carrier", "origin")
-CHOSEN: Final = Selection(frozenset(), tuple(sorted(map(NAMES.index, CHOSEN_NAMES))))
+CHOSEN: Final = ColumnSelection(frozenset(), tuple(sorted(map(NAMES.index, CHOSEN_NAMES))))
 
 
 def rows_of(count: int) -> list[dict[str, Any]]:

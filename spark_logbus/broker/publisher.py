@@ -176,7 +176,7 @@ class Publisher:
         or the reason why not. Takes as long as copying them does."""
         self._require_lease()
         for write in {each.share.write for each in shares}:
-            self._logs.ended_writes.add(write)
+            self._logs.closed_writes.add(write)
         flushes = _Flushes()
 
         def append(each: PartitionShare) -> None:
@@ -227,7 +227,7 @@ class Publisher:
         """
         producer_id = None if attempt is None else stage_id(write, attempt)
         if producer_id is None:
-            self._logs.ended_writes.add(write)
+            self._logs.closed_writes.add(write)
         logs = [log for log in self._logs.logs() if log.staging.holds(write, producer_id)]
         if not logs:
             return

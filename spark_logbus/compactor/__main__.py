@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.compactor.compact import compact
-from spark_logbus.compactor.messages import Failed, Report, decode_job, encode
+from spark_logbus.compactor.messages import CompactorReport, Failed, decode_job, encode
 from spark_logbus.compactor.reading import DamagedSegmentError
 from spark_logbus.errors import LogbusError
 
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _report(report: Report) -> None:
+def _report(report: CompactorReport) -> None:
     sys.stdout.buffer.write(encode(report))
     sys.stdout.buffer.flush()
 

@@ -10,7 +10,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_logbus.compactor.messages import Compacted, Finished, Group, Job, Progress, Report
+from spark_logbus.compactor.messages import (
+    Compacted,
+    CompactorReport,
+    Finished,
+    Group,
+    Job,
+    MapProgress,
+)
 from spark_logbus.compactor.newest import NewestOffsets
 from spark_logbus.compactor.pieces import BatchPart, is_filler, size_of
 from spark_logbus.compactor.reading import (
@@ -32,7 +39,7 @@ from spark_logbus.record.rows.plain import integers
 _SYNC_BYTES: Final = 32 << 20
 
 
-def compact(job: Job, report: Callable[[Report], None]) -> None:
+def compact(job: Job, report: Callable[[CompactorReport], None]) -> None:
     """Do the job, and report on the way.
 
     Raises DamagedSegmentError, StorageError, OSError.
@@ -62,7 +69,7 @@ def compact(job: Job, report: Callable[[Report], None]) -> None:
     )
 
 
-def _map(job: Job, report: Callable[[Report], None]) -> tuple[NewestOffsets, int]:
+def _map(job: Job, report: Callable[[CompactorReport], None]) -> tuple[NewestOffsets, int]:
     """The newest offset of each key in the dirty part, and where that ends for lack of memory."""
     newest = NewestOffsets(map_bytes=job.map_bytes)
     end_offset = job.first_dirty_offset
@@ -82,7 +89,7 @@ def _map(job: Job, report: Callable[[Report], None]) -> tuple[NewestOffsets, int
                     _note(newest, header, arrow_batch)
                     records += arrow_batch.num_rows
                 end_offset = header.next_offset
-            report(Progress(records))
+            report(MapProgress(records))
     return newest, end_offset
 
 

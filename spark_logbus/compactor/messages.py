@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Source(msgspec.Struct, frozen=True):
+class SourceSegment(msgspec.Struct, frozen=True):
     """A sealed segment to be read: offsets ``[base_offset, end_offset)``."""
 
     path: str
@@ -17,7 +17,7 @@ class Source(msgspec.Struct, frozen=True):
 class Group(msgspec.Struct, frozen=True):
     """Consecutive segments to be written as one, with its index."""
 
-    sources: list[Source]
+    sources: list[SourceSegment]
     target: str
     target_index: str
 
@@ -33,7 +33,7 @@ class Job(msgspec.Struct, frozen=True):
     index_interval_bytes: int
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
+class MapProgress(msgspec.Struct, frozen=True, tag="progress"):
     """The process is alive and has read a segment for its map."""
 
     records: int
@@ -67,13 +67,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     damaged: int | None = None
 
 
-Report = Progress | Compacted | Finished | Failed
+CompactorReport = MapProgress | Compacted | Finished | Failed
 
-_REPORT = msgspec.json.Decoder(Report)
+_REPORT = msgspec.json.Decoder(CompactorReport)
 _JOB = msgspec.json.Decoder(Job)
 
 
-def encode(message: Job | Report) -> bytes:
+def encode(message: Job | CompactorReport) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
@@ -82,10 +82,10 @@ def decode_job(data: bytes) -> Job:
     return _JOB.decode(data)
 
 
-def decode_report(line: bytes) -> Report | None:
+def decode_report(line: bytes) -> CompactorReport | None:
     """None for a line that is none: what a process says that dies."""
     try:
-        report: Report = _REPORT.decode(line)
+        report: CompactorReport = _REPORT.decode(line)
     except msgspec.MsgspecError:
         return None
     return report

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_logbus.compactor.messages import Source
+from spark_logbus.compactor.messages import SourceSegment
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.record import RecordBatchHeader, split
 from spark_logbus.record import format as fmt
@@ -27,12 +27,12 @@ _LEAST_WORK_BYTES: Final = 32 << 20
 class DamagedSegmentError(Exception):
     """The segment is not whole; the log's own scan will find out what is left of it."""
 
-    def __init__(self, source: Source, why: str) -> None:
+    def __init__(self, source: SourceSegment, why: str) -> None:
         super().__init__(f"{source.path}: {why}")
         self.source = source
 
 
-def record_batches(source: Source) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
+def record_batches(source: SourceSegment) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
     """The record batches of a segment in order, each with a view of its bytes.
 
     Raises DamagedSegmentError when they are not valid and dense from base to end, and OSError.

@@ -13,27 +13,27 @@ from spark_logbus.log.disk.filesystem import OS_FILES, File, FileSystem
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress
-from spark_logbus.log.staging.staging import DecidedShare, Staged
+from spark_logbus.log.staging.staging import DecidedShare, StagedAppend
 from spark_logbus.log.staging.writer_runs import StagedBy
 from spark_logbus.log.view import LogSlice
-from spark_logbus.log.writer import Appended
+from spark_logbus.log.writer import LogAppendInfo
 
 __all__ = [
     "OS_FILES",
-    "Appended",
     "CompactionGroup",
     "CompactionPlan",
     "DecidedShare",
     "File",
     "FileSystem",
     "JumpGuardedClock",
+    "LogAppendInfo",
     "LogConfig",
     "LogDirectory",
     "LogEnds",
     "LogSlice",
     "PartitionLog",
     "RecoveryProgress",
-    "Staged",
+    "StagedAppend",
     "StagedBy",
     "WantedLog",
     "index_cleaned",

@@ -15,9 +15,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from spark_logbus.log.compaction.plan import CleanedUpTo
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.checksummed_file import checksummed_file, read_checksummed_file
 from spark_logbus.log.disk.filesystem import (
@@ -53,6 +52,13 @@ class LogCheckpoint:
 class PartitionMetadata:
     topic_partition: TopicPartition
     topic_id: str
+
+
+class CleanedUpTo(NamedTuple):
+    """Note that at ``cleaned_at_us`` all of a log before ``offset`` was clean."""
+
+    offset: int
+    cleaned_at_us: int
 
 
 def write_checkpoint(files: FileSystem, directory: Path, logs: Iterable[LogCheckpoint]) -> None:

@@ -4,8 +4,8 @@ Order is what makes it crash-safe. At open the clean-shutdown marker goes, on di
 anything else changes. At close the logs are flushed, then the checkpoint is written, then the
 marker. Retention writes the new log start offsets before it deletes the first file.
 
-A log that was found at open is held: until ``ensure`` has brought its topic's configuration, what
-is to be kept is not known, and nothing is deleted from it.
+Deletion from a log that was found at open is paused: until ``ensure`` has brought its topic's
+configuration, it is not known what is to be kept.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log import ownership
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.clock_file import ClockKeeper
+from spark_logbus.log.closed_writes import ClosedWrites
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import (
@@ -57,7 +58,6 @@ from spark_logbus.log.partition_directories import (
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.segment.segment import OpenSegments
-from spark_logbus.log.staging.ended_writes import EndedWrites
 from spark_logbus.log.staging.writer_runs import WriterRuns
 from spark_logbus.model import TopicPartition, check_name
 
@@ -107,7 +107,7 @@ class LogDirectory:
         self._flusher = flusher if flusher is not None else Flusher(self._clock)
         self.stats = LogStats()
         #: What their late attempts would stage is refused in all logs.
-        self.ended_writes = EndedWrites()
+        self.closed_writes = ClosedWrites()
         self.clock = ClockKeeper(files, path, self._clock)
         environment = LogEnvironment(
             files,
@@ -117,7 +117,7 @@ class LogDirectory:
             OpenSegments(_OPEN_SEALED_SEGMENTS),
             ProducerCount(),
             self.stats,
-            self.ended_writes,
+            self.closed_writes,
             WriterRuns(),
             watermark,
         )
@@ -288,7 +288,7 @@ class LogDirectory:
         try:
             return LogConfig.from_topic_config(wanted.config, self._defaults)
         except ConfigError:
-            self.hold(wanted.topic_partition, topic_id=wanted.topic_id)
+            self.pause_deletion(wanted.topic_partition, topic_id=wanted.topic_id)
             raise
 
     def _log_that_is_there(self, wanted: WantedLog, config: LogConfig) -> PartitionLog | None:
@@ -314,7 +314,7 @@ class LogDirectory:
         self._add(log)
         if log.config != log_config:
             log.configure(log_config)
-        log.release()
+        log.resume_deletion()
         self._directories.keep_config(log, topic_config)
 
     def start_over(
@@ -496,12 +496,12 @@ class LogDirectory:
         entry = self._missing.get(topic_partition) or self._checkpoints.get(topic_partition)
         return entry.recovery_point if entry is not None and entry.topic_id == topic_id else 0
 
-    def hold(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
+    def pause_deletion(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
         """Delete nothing more from the log until ``ensure``, for ZooKeeper does not know its topic
         any more; nothing if the log is not there, or of another topic."""
         log = self._logs.get(topic_partition)
         if log is not None and log.topic_id == topic_id:
-            log.hold()
+            log.pause_deletion()
 
     def remove(self, topic_ids: Mapping[TopicPartition, str]) -> dict[TopicPartition, LogbusError]:
         """Delete the logs of deleted topics, each unless it is not there, or of another topic.

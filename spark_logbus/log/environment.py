@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_logbus.clock import Clock
+from spark_logbus.log.closed_writes import ClosedWrites
 from spark_logbus.log.disk.filesystem import FileSystem, is_for_want_of_descriptors
 from spark_logbus.log.flusher import FlushScheduler
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.refused_writes import RefusedWrites
 from spark_logbus.log.segment.segment import OpenSegments
-from spark_logbus.log.staging.ended_writes import EndedWrites
 from spark_logbus.log.staging.writer_runs import WriterRuns
 from spark_logbus.metrics import Counter, Histogram
 from spark_logbus.model import TopicPartition
@@ -36,7 +36,7 @@ class LogEnvironment:
     pool: OpenSegments
     producers: ProducerCount
     stats: LogStats
-    ended_writes: EndedWrites
+    closed_writes: ClosedWrites
     writer_runs: WriterRuns
     watermark: HighWatermarkRule
 

@@ -15,7 +15,6 @@ from spark_logbus.errors import (
     LogbusError,
     OffsetOutOfRangeError,
 )
-from spark_logbus.log import view as views
 from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.compaction.log_compaction import LogCompaction
 from spark_logbus.log.config import LogConfig
@@ -28,8 +27,8 @@ from spark_logbus.log.segment.segment import SealedSegment, delete_segment
 from spark_logbus.log.staging.staged_file import StagedFile
 from spark_logbus.log.staging.staging import PartitionStaging
 from spark_logbus.log.state import Listener, LogState, OnFlushed
-from spark_logbus.log.view import LogSlice, LogView
-from spark_logbus.log.writer import Appended, AppendTotals, LogWriter
+from spark_logbus.log.view import KnownDamageError, LogSlice, LogView, NewDamageError
+from spark_logbus.log.writer import AppendTotals, LogAppendInfo, LogWriter
 from spark_logbus.model import LostOffsets, OffsetRange, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -83,7 +82,7 @@ class PartitionLog:
         )
         #: The topic's own configuration as it stands beside the log; the log directory's to set.
         self.kept_config: Mapping[str, str] = {}
-        self._held = True  # changed with _reshaping held
+        self._deletion_paused = True  # changed under _reshaping
         self._pending_deletes: list[SealedSegment] = []
         self._reshaping = threading.Lock()  # retention, compaction and the end, one at a time
         self.compaction = LogCompaction(
@@ -93,7 +92,7 @@ class PartitionLog:
             pool=environment.pool,
             reshaping=self._reshaping,
             config=lambda: self._writer.config,
-            held=lambda: self._held,
+            deletion_paused=lambda: self._deletion_paused,
         )
 
     # -- state --------------------------------------------------------------------------
@@ -115,8 +114,11 @@ class PartitionLog:
     @property
     def damaged(self) -> tuple[OffsetRange, ...]:
         """Ranges known to be damaged on disk; reading into one raises."""
-        holes = [hole for segment in self._state.view.segments for hole in segment.holes]
-        return tuple(OffsetRange(self.topic_partition, hole.start, hole.end) for hole in holes)
+        return tuple(
+            OffsetRange(self.topic_partition, each.start, each.end)
+            for segment in self._state.view.segments
+            for each in segment.damaged
+        )
 
     @property
     def appended(self) -> AppendTotals:
@@ -147,26 +149,26 @@ class PartitionLog:
         self._writer.request_flush()  # what waited for the old interval
 
     @property
-    def held(self) -> bool:
+    def deletion_paused(self) -> bool:
         """True while nothing is deleted from the log, neither by retention nor by compaction.
 
-        A log is opened held: that its configuration is its topic's has to be known first.
+        It is so when a log is opened: that its configuration is its topic's has to be known first.
         """
-        return self._held
+        return self._deletion_paused
 
-    def hold(self) -> None:
+    def pause_deletion(self) -> None:
         """Delete nothing more, from the return of this on."""
         with self._reshaping:
-            self._held = True
+            self._deletion_paused = True
 
-    def release(self) -> None:
-        """The configuration is the topic's: what it does not keep may go."""
+    def resume_deletion(self) -> None:
+        """Let go what the configuration does not keep, which is known to be the topic's."""
         with self._reshaping:
-            self._held = False
+            self._deletion_paused = False
 
     # -- appending ----------------------------------------------------------------------
 
-    def append_as_leader(self, data: memoryview, *, leader_epoch: int) -> Appended:
+    def append_as_leader(self, data: memoryview, *, leader_epoch: int) -> LogAppendInfo:
         """Append the record batches in ``data``, which is stamped in place: all or none.
 
         On return they are written, not flushed (see ``when_flushed``). Raises
@@ -181,7 +183,7 @@ class PartitionLog:
         """
         return self._writer.append_as_leader(data, leader_epoch)
 
-    def append_as_follower(self, data: memoryview) -> Appended:
+    def append_as_follower(self, data: memoryview) -> LogAppendInfo:
         """Append the record batches in ``data`` as the leader stamped and sent them: all or none.
 
         They must continue the log without a gap, in leader epochs that do not go back; else
@@ -254,13 +256,13 @@ class PartitionLog:
                     f"{lost.start} on were lost with a part of the log that was given up; those "
                     f"from {lost.end} on came since."
                 )
-            return views.read(view.segment_of(offset), offset, max_bytes, end)
+            return view.segment_of(offset).read(offset, max_bytes, end)
 
         return self._look_up(look_up, offset)
 
     def offset_at(self, timestamp_us: int) -> int | None:
         """Base offset of the first visible record batch with a record at or after the time."""
-        return self._look_up(lambda view: views.offset_at(view, timestamp_us), None)
+        return self._look_up(lambda view: view.offset_at(timestamp_us), None)
 
     def split(self, start: int, end: int, *, target_bytes: int) -> tuple[list[int], int]:
         """Offsets strictly within ``[start, end)`` that cut it into about ``target_bytes``.
@@ -270,7 +272,7 @@ class PartitionLog:
         """
         if target_bytes < 1:
             raise InvalidRequestError(f"target_bytes is {target_bytes}; use at least 1.")
-        return self._look_up(lambda view: views.split(view, start, end, target_bytes), None)
+        return self._look_up(lambda view: view.split(start, end, target_bytes), None)
 
     def _look_up(self, look_up: Callable[[LogView], T], offset: int | None) -> T:
         """``look_up`` in the current view, again if that was outdated or met new damage."""
@@ -279,11 +281,11 @@ class PartitionLog:
             try:
                 try:
                     return look_up(view)
-                except views.DamagedError as damaged:
+                except NewDamageError as damaged:
                     visible = damaged.visible
                     visible.segment.inspect(visible.limit, visible.end)
-                except views.InHoleError as in_hole:
-                    raise self._damage_error(offset, in_hole) from None
+                except KnownDamageError as known:
+                    raise self._damage_error(offset, known) from None
             except FileNotFoundError as error:
                 if self._state.view is view:
                     self._state.raise_if_offline()  # deleted with its topic, say
@@ -295,15 +297,12 @@ class PartitionLog:
             f"{self.directory} keep changing or are damaged; run logbus dump."
         )
 
-    def _damage_error(
-        self, offset: int | None, in_hole: views.InHoleError
-    ) -> CorruptRecordBatchError:
-        hole = in_hole.hole
-        damaged = OffsetRange(self.topic_partition, hole.start, hole.end)
+    def _damage_error(self, offset: int | None, known: KnownDamageError) -> CorruptRecordBatchError:
+        damaged = OffsetRange(self.topic_partition, known.damage.start, known.damage.end)
         return CorruptRecordBatchError(
             f"The records {damaged} are damaged on the broker's disk (asked for offset {offset}). "
-            f"Those before, and from offset {hole.end} on, are readable: continue there, or "
-            f"restore {in_hole.path} from a copy."
+            f"Those before, and from offset {damaged.end} on, are readable: continue there, or "
+            f"restore {known.path} from a copy."
         )
 
     # -- upkeep: by the log directory ---------------------------------------------------
@@ -321,12 +320,12 @@ class PartitionLog:
         """Move the log start offset over what retention no longer keeps; True if it moved.
 
         Producers that have been silent for too long are forgotten as well. Nothing of that while
-        the log is held.
+        deletion is paused.
 
         The files stay until ``delete_expired``: first the new log start offset must be on disk.
         """
         with self._reshaping:
-            if self._held:
+            if self._deletion_paused:
                 return False
             self._writer.forget_silent_producers(now_us)
             return self._expire(now_us)
@@ -398,8 +397,8 @@ class PartitionLog:
         if not flushed:
             return False
         active = self._state.view.active
-        if active.contents.size_bytes:
-            save_index(self._files, active.path, active.contents, active.holes)
+        if active.metadata.size_bytes:
+            save_index(self._files, active.path, active.metadata, active.damaged)
         return True
 
     def abandon(self, error: LogbusError) -> None:
@@ -407,7 +406,7 @@ class PartitionLog:
         with self._reshaping:
             self._writer.abandon(error)
 
-    def let_go(self) -> None:
+    def close_files(self) -> None:
         """Close the files of a stopped log, so that they take no space once they are deleted.
 
         Slices that were handed out stay readable, and their files open until those are done.
@@ -418,4 +417,4 @@ class PartitionLog:
                 sealed.replace()  # a topic made anew takes over the paths
             self._pending_deletes.clear()  # and its files are not to be deleted in their place
             view.active.retire()
-            self.staging.let_go()
+            self.staging.close_files()

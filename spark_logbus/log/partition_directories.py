@@ -31,7 +31,7 @@ from spark_logbus.log.recovery import EndsTooEarlyError, LogRecovery, RecoveryPr
 from spark_logbus.log.segment.metadata import SegmentMetadata
 from spark_logbus.log.segment.segment import ActiveSegment, create_segment
 from spark_logbus.log.staging.staging import recover_staged
-from spark_logbus.log.view import make_view
+from spark_logbus.log.view import LogView
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -211,28 +211,20 @@ class PartitionDirectories:
         """Nothing is to be recovered, nor looked for, in a directory that was made just now."""
         directory = self.directory(new.metadata.topic_partition)
         path, base_offset = directory / names.segment(new.base_offset), new.base_offset
-        contents = SegmentMetadata(
+        metadata = SegmentMetadata(
             base_offset=base_offset, index_interval_bytes=new.config.index_interval_bytes
         )
         try:
             with storage_errors("open the log in", directory):
-                active = ActiveSegment(path, self._files.open(path), contents)
+                active = ActiveSegment(path, self._files.open(path), metadata)
         except StorageError as error:
             return error
-        view = make_view(
-            (),
-            active,
-            log_start_offset=base_offset,
-            flushed_end=base_offset,
-            high_watermark=base_offset,
-            visible_position=0,
-        )
         topic_partition = new.metadata.topic_partition
         log = PartitionLog(
             topic_partition,
             new.metadata.topic_id,
             directory=directory,
-            view=view,
+            view=LogView.flushed((), active, log_start_offset=base_offset),
             producers=ProducerStateManager(topic_partition, self._environment.producers),
             config=new.config,
             environment=self._environment,
@@ -292,7 +284,7 @@ class PartitionDirectories:
         """Stop the log and rename its directory to the first free ``name``, without a sync."""
         log.stop(reason)
         target = self.set_aside(log.topic_partition, log.topic_id, name)
-        log.let_go()
+        log.close_files()
         return target
 
     def set_aside(

@@ -37,18 +37,18 @@ from spark_logbus.log.disk.filesystem import File, FileSystem
 from spark_logbus.log.segment.index import Summary
 from spark_logbus.log.segment.index_file import index_path, read_index, read_summary, save_index
 from spark_logbus.log.segment.lookup import Lookup
-from spark_logbus.log.segment.metadata import SegmentMetadata, scan_contents
+from spark_logbus.log.segment.metadata import SegmentMetadata, scan_metadata
 from spark_logbus.log.segment.scan import SegmentScan
 from spark_logbus.log.segment.segment import (
     ActiveSegment,
     OpenSegments,
     SealedSegment,
     create_segment,
+    damage_to_end,
     delete_segment,
     log_damage,
-    tail_hole,
 )
-from spark_logbus.log.view import LogView, make_view
+from spark_logbus.log.view import LogView
 from spark_logbus.model import LostOffsets
 
 logger = logging.getLogger(__name__)
@@ -184,11 +184,11 @@ class LogRecovery:
             and (self.clean or end_offset <= self.recovery_point)
         ):
             return self._sealed(path, summary, None)
-        contents, result = self._scan(file, base_offset, end_offset)
-        holes = tail_hole(result, end=end_offset, end_position=result.file_bytes)
-        log_damage(path, holes)
-        save_index(self.files, path, contents, holes)
-        return self._sealed(path, contents.summary(), Lookup(file, contents.index, holes))
+        metadata, result = self._scan(file, base_offset, end_offset)
+        damaged = damage_to_end(result, end=end_offset, end_position=result.file_bytes)
+        log_damage(path, damaged)
+        save_index(self.files, path, metadata, damaged)
+        return self._sealed(path, metadata.summary(), Lookup(file, metadata.index, damaged))
 
     def _sealed(self, path: Path, summary: Summary, lookup: Lookup | None) -> SealedSegment:
         return SealedSegment(
@@ -203,45 +203,45 @@ class LogRecovery:
     def _open_last(self, sealed: tuple[SealedSegment, ...], base_offset: int) -> LogView:
         path = self.directory / names.segment(base_offset)
         file = self.files.open(path)
-        trusted = self._trusted_contents(path, file, base_offset) if self.clean else None
+        trusted = self._trusted_metadata(path, file, base_offset) if self.clean else None
         if trusted is not None:
             return self._view(sealed, ActiveSegment(path, file, trusted))
-        contents, result = self._scan(file, base_offset, None)
-        holes = tuple(result.holes)
-        if contents.end_offset < self.recovery_point:
-            if contents.size_bytes == result.file_bytes:
+        metadata, result = self._scan(file, base_offset, None)
+        damaged = tuple(result.damaged)
+        if metadata.end_offset < self.recovery_point:
+            if metadata.size_bytes == result.file_bytes:
                 # Whole up to its end: not damaged, but an older copy, or segments are missing.
-                raise EndsTooEarlyError(contents.end_offset, self.recovery_point)
-            return self._keep_damaged_end(sealed, path, file, contents, result)
-        log_damage(path, holes)
-        cut = result.file_bytes - contents.size_bytes
+                raise EndsTooEarlyError(metadata.end_offset, self.recovery_point)
+            return self._keep_damaged_end(sealed, path, file, metadata, result)
+        log_damage(path, damaged)
+        cut = result.file_bytes - metadata.size_bytes
         if cut:
             logger.warning(
                 "The last %d bytes of %s were no whole record batches and were cut off: they "
                 "were being written when the broker stopped. The log ends at offset %d.",
-                cut, path, contents.end_offset,
+                cut, path, metadata.end_offset,
             )  # fmt: skip
-            file.truncate(contents.size_bytes)
-        self._put_on_disk(file, contents)
-        return self._view(sealed, ActiveSegment(path, file, contents, holes))
+            file.truncate(metadata.size_bytes)
+        self._put_on_disk(file, metadata)
+        return self._view(sealed, ActiveSegment(path, file, metadata, damaged))
 
     def _keep_damaged_end(
         self,
         sealed: tuple[SealedSegment, ...],
         path: Path,
         file: File,
-        contents: SegmentMetadata,
+        metadata: SegmentMetadata,
         result: SegmentScan,
     ) -> LogView:
         """Flushed records are lost at the end: keep the file, continue after them in a new one.
 
         Their offsets may have been read, so they are not given to other records.
         """
-        holes = tail_hole(result, end=self.recovery_point, end_position=result.file_bytes)
-        log_damage(path, holes)
-        save_index(self.files, path, contents, holes)
-        lookup = Lookup(file, contents.index, holes)
-        last = self._sealed(path, contents.summary(), lookup)
+        damaged = damage_to_end(result, end=self.recovery_point, end_position=result.file_bytes)
+        log_damage(path, damaged)
+        save_index(self.files, path, metadata, damaged)
+        lookup = Lookup(file, metadata.index, damaged)
+        last = self._sealed(path, metadata.summary(), lookup)
         return self._begin((*sealed, last), self.recovery_point)
 
     def _begin(self, sealed: tuple[SealedSegment, ...], base_offset: int) -> LogView:
@@ -256,19 +256,13 @@ class LogRecovery:
 
     def _view(self, sealed: tuple[SealedSegment, ...], active: ActiveSegment) -> LogView:
         first = sealed[0].base_offset if sealed else active.base_offset
-        return make_view(
-            sealed,
-            active,
-            log_start_offset=max(self.log_start_offset, first),
-            flushed_end=active.contents.end_offset,
-            high_watermark=active.contents.end_offset,
-            visible_position=active.contents.size_bytes,
-        )
+        start = max(self.log_start_offset, first)
+        return LogView.flushed(sealed, active, log_start_offset=start)
 
     def _scan(
         self, file: File, base_offset: int, end_offset: int | None
     ) -> tuple[SegmentMetadata, SegmentScan]:
-        return scan_contents(
+        return scan_metadata(
             file,
             base_offset=base_offset,
             end_offset=end_offset,
@@ -276,14 +270,14 @@ class LogRecovery:
             on_progress=self.progress.scanned,
         )
 
-    def _put_on_disk(self, file: File, contents: SegmentMetadata) -> None:
+    def _put_on_disk(self, file: File, metadata: SegmentMetadata) -> None:
         """Make sure that what was scanned is on disk, though an earlier flush may have failed.
 
         After a failed flush the kernel may hold pages that it takes for written, and a flush
         alone would pass over them. So what is not known to be on disk is written again then.
         """
         if flush_failure.is_remembered(self.files, self.directory):
-            self._write_again(file, contents)
+            self._write_again(file, metadata)
         try:
             file.sync()
         except OSError:
@@ -291,16 +285,16 @@ class LogRecovery:
             raise
         flush_failure.forget(self.files, self.directory)
 
-    def _write_again(self, file: File, contents: SegmentMetadata) -> None:
+    def _write_again(self, file: File, metadata: SegmentMetadata) -> None:
         position = 0
-        if self.recovery_point > contents.base_offset:
-            position = contents.index.at_offset(self.recovery_point)[1]
-        while position < contents.size_bytes:
-            length = min(_REWRITE_BYTES, contents.size_bytes - position)
+        if self.recovery_point > metadata.base_offset:
+            position = metadata.index.at_offset(self.recovery_point)[1]
+        while position < metadata.size_bytes:
+            length = min(_REWRITE_BYTES, metadata.size_bytes - position)
             file.pwrite(file.pread(length, position), position)
             position += length
 
-    def _trusted_contents(self, path: Path, file: File, base_offset: int) -> SegmentMetadata | None:
+    def _trusted_metadata(self, path: Path, file: File, base_offset: int) -> SegmentMetadata | None:
         if file.size() == 0 and base_offset == self.recovery_point:
             return SegmentMetadata(
                 base_offset=base_offset, index_interval_bytes=self.index_interval_bytes

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Sequence
 
 from spark_logbus.errors import LogbusError, PartitionOfflineError
-from spark_logbus.log import view as views
 from spark_logbus.log.environment import HighWatermarkRule
 from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment
@@ -35,8 +34,8 @@ class LogState:
         self.view = view
         self._watermark = watermark
         # Also just after a roll, when it is the end of a sealed segment.
-        self._safe = BatchPosition(view.flushed_end, view.active.contents.size_bytes)
-        self._concealed: dict[int, int] = {}  # by write, where its records begin
+        self._durable = BatchPosition(view.flushed_end, view.active.metadata.size_bytes)
+        self._caps: dict[int, int] = {}  # by write, where its records begin
         self.offline: LogbusError | None = None
         self._lock = threading.Lock()
         self._waiting: DueHeap[OnFlushed] = DueHeap()  # by the end offset of their append
@@ -50,35 +49,35 @@ class LogState:
     # -- changes of the view ------------------------------------------------------------
 
     def flushed(self, end_offset: int, position: int) -> None:
-        """All of the active segment before ``position`` is on disk."""
+        """Note that all of the active segment before ``position`` is on disk."""
         with self._lock:
             self.view = self.view._replace(flushed_end=end_offset)
-        self.safe(end_offset, position)
+        self.advance_durable_position(end_offset, position)
 
-    def safe(self, end_offset: int, position: int) -> None:
-        """All of the active segment before ``position`` is as safe here as the topic's flush
+    def advance_durable_position(self, end_offset: int, position: int) -> None:
+        """Note that the active segment before ``position`` is as durable here as the topic's flush
         policy asks: on disk, or written where flushing is left to the operating system."""
         with self._lock:
-            if end_offset > self._safe.offset:
-                self._safe = BatchPosition(end_offset, position)
+            if end_offset > self._durable.offset:
+                self._durable = BatchPosition(end_offset, position)
         self.advance_high_watermark()
 
     def advance_high_watermark(self) -> None:
-        """Move the high watermark to where the rule has it, no further than what is safe here.
+        """Move the high watermark to where the rule has it, no further than what is durable here.
 
         It rests between two record batches, and does not move back. Where the disk does not show
         such a boundary it waits for the next.
         """
-        safe = self._safe
-        offset = self._watermark(self.topic_partition, safe.offset)
-        if self._concealed:
+        durable = self._durable
+        offset = self._watermark(self.topic_partition, durable.offset)
+        if self._caps:
             with self._lock:
-                offset = min([offset, *self._concealed.values()])
-        if offset >= safe.offset:
-            self._publish(safe)
+                offset = min([offset, *self._caps.values()])
+        if offset >= durable.offset:
+            self._publish(durable)
         elif offset > self.view.high_watermark:
             try:
-                self._publish(views.boundary_at(self.view, offset, safe.position))
+                self._publish(self.view.boundary_at(offset, durable.position))
             except (DamageFoundError, OSError) as error:
                 logger.debug(
                     "The high watermark of %s cannot be at %d: %r",
@@ -92,60 +91,58 @@ class LogState:
                     high_watermark=end.offset, visible_position=end.position
                 )
 
-    def conceal(self, write: int, offset: int) -> None:
+    def cap_high_watermark(self, write: int, offset: int) -> None:
         """Keep the high watermark at ``offset``, where records of an atomic write begin, until
-        ``reveal``. It goes back there if it is beyond, which only a log that nobody reads yet may.
+        ``uncap_high_watermark``. Goes back there if it is beyond, which only a log may that nobody
+        reads yet.
 
         Raises OSError, and DamageFoundError where the disk does not show that boundary.
         """
         with self._lock:
-            self._concealed[write] = min(offset, self._concealed.get(write, offset))
-        view, safe = self.view, self._safe
+            self._caps[write] = min(offset, self._caps.get(write, offset))
+        view, durable = self.view, self._durable
         if offset < view.high_watermark:
-            boundary = views.boundary_at(view, offset, safe.position)
+            boundary = view.boundary_at(offset, durable.position)
             with self._lock:
                 self.view = self.view._replace(
                     high_watermark=boundary.offset, visible_position=boundary.position
                 )
 
-    def reveal(self, write: int) -> None:
-        """All records of the write are as safe as they are to be; ``notify`` tells of them."""
+    def uncap_high_watermark(self, write: int) -> None:
+        """End the cap of a write whose records are all as durable as they are to be; ``notify``
+        tells of them."""
         with self._lock:
-            self._concealed.pop(write, None)
+            self._caps.pop(write, None)
         self.advance_high_watermark()
 
     def roll(self, sealed: SealedSegment, active: ActiveSegment) -> None:
-        """``sealed``, flushed, takes the place of the active segment, and ``active`` follows."""
+        """Put ``sealed``, flushed, in the place of the active segment, and ``active`` behind it."""
         with self._lock:
-            self._reshape((*self.view.sealed, sealed), active)
+            self.view = self.view.with_segments((*self.view.sealed, sealed), active)
 
     def skip(
         self, sealed: Sequence[SealedSegment], active: ActiveSegment, lost: tuple[LostOffsets, ...]
     ) -> None:
-        """``active``, which is empty, follows behind offsets that are lost; ``sealed`` is what is
-        there of the segment before it, all flushed."""
+        """Put ``active``, which is empty, behind offsets that are lost; ``sealed`` is what is there
+        of the segment before it, all flushed."""
         with self._lock:
-            view, end = self.view, BatchPosition(active.base_offset, 0)
-            all_sealed = (*view.sealed, *sealed)
-            base_offset = all_sealed[0].base_offset if all_sealed else end.offset
-            at = BatchPosition(view.high_watermark, view.visible_position)
-            visible = at if self._concealed else end
-            self.view = views.make_view(
-                all_sealed,
-                active,
-                log_start_offset=max(view.log_start_offset, base_offset),
-                flushed_end=end.offset,
-                high_watermark=visible.offset,
-                visible_position=visible.position,
-                lost=lost,
-            )
-            self._safe = end
+            before, all_sealed = self.view, (*self.view.sealed, *sealed)
+            first = all_sealed[0].base_offset if all_sealed else active.base_offset
+            start = max(before.log_start_offset, first)
+            view = LogView.flushed(all_sealed, active, log_start_offset=start, lost=lost)
+            if self._caps:
+                view = view._replace(
+                    high_watermark=before.high_watermark, visible_position=before.visible_position
+                )
+            self.view = view
+            self._durable = BatchPosition(active.base_offset, 0)
 
     def drop_head(self, count: int) -> tuple[SealedSegment, ...]:
         """Take out the first sealed segments; the log starts after them."""
         with self._lock:
             view = self.view
-            self._reshape(view.sealed[count:], view.active, start=view.base_offsets[count])
+            start = view.base_offsets[count]
+            self.view = view.with_segments(view.sealed[count:], view.active, log_start_offset=start)
         return view.sealed[:count]
 
     def replace(self, old: tuple[SealedSegment, ...], new: SealedSegment) -> bool:
@@ -155,24 +152,9 @@ class LogState:
             start = next((n for n, segment in enumerate(view.sealed) if segment is old[0]), None)
             if start is None or view.sealed[start : start + len(old)] != old:
                 return False
-            self._reshape(
-                (*view.sealed[:start], new, *view.sealed[start + len(old) :]), view.active
-            )
+            sealed = (*view.sealed[:start], new, *view.sealed[start + len(old) :])
+            self.view = view.with_segments(sealed, view.active)
             return True
-
-    def _reshape(
-        self, sealed: tuple[SealedSegment, ...], active: ActiveSegment, *, start: int = 0
-    ) -> None:
-        view = self.view
-        self.view = views.make_view(
-            sealed,
-            active,
-            log_start_offset=max(view.log_start_offset, start),
-            flushed_end=view.flushed_end,
-            high_watermark=view.high_watermark,
-            visible_position=view.visible_position,
-            lost=view.lost,
-        )
 
     # -- going offline ------------------------------------------------------------------
 

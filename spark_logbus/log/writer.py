@@ -33,7 +33,6 @@ from spark_logbus.errors import (
     StorageError,
 )
 from spark_logbus.log import checkpoint as checkpoints
-from spark_logbus.log import view as views
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.disk import flush_failure
 from spark_logbus.log.disk.filesystem import File, NotOpenedError, storage_error, storage_errors
@@ -61,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class LogAppendInfo:
     """Place of an append: its first record at ``base_offset``, its last before ``end_offset``.
 
     ``base_offsets`` are those of its record batches if they do not follow one another: when
@@ -116,19 +115,19 @@ class LogWriter:
         self._writing = threading.Lock()
         self._flushing = threading.Lock()
         view = state.view
-        self.tail = Tail(view.active, view.flushed_end, view.active.contents.size_bytes)
+        self.tail = Tail(view.active, view.flushed_end, view.active.metadata.size_bytes)
         producers.lost_before = view.lost[-1].end if view.lost else 0
         self._last_epoch: int | None = None  # of the record batch before the tail, once known
         self._age = RollTimer(
             self._clock,
-            first_append_us=view.active.contents.first_append_us,
+            first_append_us=view.active.metadata.first_append_us,
             limit_ms=config.roll_ms,
         )
         self._schedule = FlushSchedule(self, flusher=environment.flusher, clock=environment.clock)
 
     # -- appending ----------------------------------------------------------------------
 
-    def append_as_leader(self, data: memoryview, leader_epoch: int) -> Appended:
+    def append_as_leader(self, data: memoryview, leader_epoch: int) -> LogAppendInfo:
         config = self.config
         batches = validate_append(
             self._state.topic_partition,
@@ -147,7 +146,7 @@ class LogWriter:
         self._after_append(config)
         return appended
 
-    def append_as_follower(self, data: memoryview) -> Appended:
+    def append_as_follower(self, data: memoryview) -> LogAppendInfo:
         batches = [ValidatedBatch(*each) for each in split(data, allow_tail=False)]
         if not batches:
             raise InvalidRequestError(
@@ -162,7 +161,7 @@ class LogWriter:
             append_time_us = batches[-1].header.append_time_us
             self._write(tail, batches, data)
             self._last_epoch = batches[-1].header.leader_epoch
-            appended = Appended(tail.end_offset, self.tail.end_offset, append_time_us)
+            appended = LogAppendInfo(tail.end_offset, self.tail.end_offset, append_time_us)
         self._after_append(config)
         return appended
 
@@ -178,23 +177,23 @@ class LogWriter:
         batches: list[ValidatedBatch],
         data: memoryview,
         leader_epoch: int,
-    ) -> Appended:
+    ) -> LogAppendInfo:
         """Append the record batches after those that are in the log already."""
         old, new = batches[: len(duplicate_offsets)], batches[len(duplicate_offsets) :]
         first = duplicate_offsets[0]
         if not new:
             end_offset = duplicate_offsets[-1] + old[-1].header.last_offset_delta + 1
-            return Appended(first, end_offset, self._clock.now_us(), tuple(duplicate_offsets))
+            return LogAppendInfo(first, end_offset, self._clock.now_us(), tuple(duplicate_offsets))
         rest = data[sum(len(batch) for _, batch in old) :]
         appended = self._append_new(new, rest, leader_epoch)
         offsets = [*duplicate_offsets, appended.base_offset]
         for header, _ in new[:-1]:
             offsets.append(offsets[-1] + header.last_offset_delta + 1)
-        return Appended(first, appended.end_offset, appended.append_time_us, tuple(offsets))
+        return LogAppendInfo(first, appended.end_offset, appended.append_time_us, tuple(offsets))
 
     def _append_new(
         self, batches: list[ValidatedBatch], data: memoryview, leader_epoch: int
-    ) -> Appended:
+    ) -> LogAppendInfo:
         tail = self._tail_for(len(data))
         now_us = self._time.stamp_us()
         offset = tail.end_offset
@@ -203,7 +202,7 @@ class LogWriter:
             offset += header.last_offset_delta + 1
         self._write(tail, batches, data, now_us)
         self._last_epoch = leader_epoch
-        return Appended(tail.end_offset, offset, now_us)
+        return LogAppendInfo(tail.end_offset, offset, now_us)
 
     def _check_continues(self, batches: list[ValidatedBatch]) -> None:
         """Refuse a gap, an overlap and a leader epoch before the one that wrote last."""
@@ -227,7 +226,7 @@ class LogWriter:
     def _epoch_before_tail(self) -> int:
         if self._last_epoch is None:
             with storage_errors("read the last leader epoch in", self._directory):
-                self._last_epoch = views.last_epoch(self._state.view)
+                self._last_epoch = self._state.view.last_epoch()
         return self._last_epoch
 
     def _tail_for(self, size: int) -> Tail:
@@ -257,7 +256,7 @@ class LogWriter:
         """Move the tail over record batches that were written there."""
         if tail.position == 0:
             self._age.begin()
-        note, note_producer = tail.segment.contents.note, self._producers.note
+        note, note_producer = tail.segment.metadata.note, self._producers.note
         position, offset = tail.position, tail.end_offset
         for header in headers:
             time_us = header.append_time_us if append_time_us is None else append_time_us
@@ -270,7 +269,7 @@ class LogWriter:
         self.records += offset - tail.end_offset
         self.size_bytes += position - tail.position
         if self.config.flush_policy is FlushPolicy.OS:
-            self._state.safe(offset, position)
+            self._state.advance_durable_position(offset, position)
 
     def _withdrawn(self, tail: Tail, file: File, error: OSError, size_bytes: int) -> StorageError:
         """Remove what was written of an append that failed with ``error``; what to raise."""
@@ -296,7 +295,7 @@ class LogWriter:
         """
         with self._writing:
             self._state.raise_if_offline()
-            held = self._producers.held_of(staged.producer_id)
+            held = self._producers.records_of(staged.producer_id)
             position, headers = staged.after(held)
             if not headers:
                 return
@@ -321,10 +320,10 @@ class LogWriter:
             self._last_epoch = leader_epoch
         self._after_append(self.config)
 
-    def conceal(self, write: int) -> None:
+    def cap_high_watermark(self, write: int) -> None:
         """Keep what is appended from now on from consumers, until the write is all there."""
         with self._writing:
-            self._state.conceal(write, self.tail.end_offset)
+            self._state.cap_high_watermark(write, self.tail.end_offset)
 
     def appended_records(self, attempts: StageIds) -> dict[int, int]:
         """How many records of each attempt the log has; without those of which it has none."""
@@ -375,7 +374,7 @@ class LogWriter:
     def _must_roll(self, tail: Tail, size: int) -> bool:
         return (
             tail.position + size > self.config.segment_bytes
-            or tail.segment.contents.index.full
+            or tail.segment.metadata.index.full
             or self._age.reaches(self.config.roll_ms)
         )
 
@@ -387,7 +386,7 @@ class LogWriter:
             old, end, _ = self.tail
             self._save_producers(end, sync=True)  # the directory is synced later
             new = self._create_segment(end)
-            save_index(self._files, old.path, old.contents, old.holes)
+            save_index(self._files, old.path, old.metadata, old.damaged)
             self._state.roll(self._sealed(old), new)
             self.tail = Tail(new, end, 0)
         self.request_flush()  # nothing is left to flush, but there are those who wait to hear
@@ -413,7 +412,7 @@ class LogWriter:
             self._save_producers(offset, sync=True)
             sealed = []
             if position:
-                save_index(self._files, old.path, old.contents, old.holes)
+                save_index(self._files, old.path, old.metadata, old.damaged)
                 sealed.append(self._sealed(old))
             self._state.skip(sealed, new, (*before, lost))
             self._producers.lost_before = offset

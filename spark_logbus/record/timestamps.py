@@ -15,13 +15,13 @@ from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
 from spark_logbus.record.columns.decoder import decode_columns
-from spark_logbus.record.columns.layout import Selection
+from spark_logbus.record.columns.layout import ColumnSelection
 from spark_logbus.record.header import Buffer, RecordBatchHeader
 from spark_logbus.record.rows.arrow import TIMESTAMP, decode
 from spark_logbus.record.rows.ipc import EnvelopeError, message_metadata, read_message
 from spark_logbus.record.rows.serialize import CODECS
 
-_ONLY_TIMES: Final = Selection(frozenset({"timestamp"}), ())
+_ONLY_TIMES: Final = ColumnSelection(frozenset({"timestamp"}), ())
 _TIMES: Final = 1  # the buffer of timestamps, behind the one that says which are null
 _TIME_BYTES: Final = 8
 _CLAIM: Final = struct.Struct("<q")  # the decoded length before a compressed buffer

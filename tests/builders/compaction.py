@@ -11,7 +11,7 @@ from spark_logbus.broker.compaction.run import job_of
 from spark_logbus.client.fetch.batches import EncodedBatch, decoded, walk
 from spark_logbus.client.fetch.records import ConsumerRecord, records_of
 from spark_logbus.compactor.compact import compact
-from spark_logbus.compactor.messages import Compacted, Finished, Report
+from spark_logbus.compactor.messages import Compacted, CompactorReport, Finished
 from spark_logbus.log import PartitionLog
 from spark_logbus.model import Compression, Header
 from spark_logbus.record import stamp
@@ -70,7 +70,7 @@ def compact_here(
     plan = log.compaction.plan(now_us)
     if plan is None:
         return None
-    reports: list[Report] = []
+    reports: list[CompactorReport] = []
     compact(job_of(log.topic_partition, plan, map_bytes=map_bytes), reports.append)
     groups = [report for report in reports if isinstance(report, Compacted)]
     for report in groups:

@@ -20,7 +20,7 @@ from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import chosen_chunks, read_directory
 from spark_logbus.record.columns.encoder import encode_columns
 from spark_logbus.record.columns.join import column_run, joined_columns, verified_columns
-from spark_logbus.record.columns.layout import Selection
+from spark_logbus.record.columns.layout import ColumnSelection
 from spark_logbus.record.rows.arrow import TIMESTAMP
 from spark_logbus.record.run import RecordBatchRun, sound_run
 
@@ -131,7 +131,7 @@ def typed_record_batch(
     return encode_columns(arrow_batch, schema_id=schema_id, compression=compression)
 
 
-def cut(record_batch: bytes, selection: Selection) -> bytes:
+def cut(record_batch: bytes, selection: ColumnSelection) -> bytes:
     """The record batch as a broker sends it to who wants those columns only."""
     header = parse_header(record_batch)
     directory = read_directory(record_batch, header.size)
@@ -156,7 +156,7 @@ def run_of(record_batches: Sequence[bytes], *, is_cut: bool = False) -> RecordBa
 
 
 def joined_from(
-    run: RecordBatchRun, selection: Selection, value_type: pa.DataType
+    run: RecordBatchRun, selection: ColumnSelection, value_type: pa.DataType
 ) -> dict[str, pa.Array] | None:
     """The columns of those, which are sound, if they can be decoded together."""
     columns = column_run(run, selection)

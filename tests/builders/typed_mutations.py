@@ -29,7 +29,7 @@ from spark_logbus.record import parse_header, verify
 from spark_logbus.record.chunks import body_start_of
 from spark_logbus.record.columns.decoder import decode_columns, verify_selected
 from spark_logbus.record.columns.encoder import encode_columns
-from spark_logbus.record.columns.layout import ALL, Selection
+from spark_logbus.record.columns.layout import ALL, ColumnSelection
 from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP
 from tests.builders.mutations import BOUNDARIES, MEMORY_LIMIT_BYTES, peak_mib
 from tests.builders.typed import T0, cut, joined_from, reseal_columns, rows_of, run_of
@@ -59,9 +59,9 @@ SCHEMA: Final = json.dumps({
 VALUE_TYPE: Final = arrow_type(SCHEMA)
 SELECTIONS: Final = (
     ALL,
-    Selection(frozenset(), ()),
-    Selection(frozenset({"timestamp"}), (2, 9)),
-    Selection(frozenset({"key", "headers"}), (0, 3, 6, 7, 8, 10)),
+    ColumnSelection(frozenset(), ()),
+    ColumnSelection(frozenset({"timestamp"}), (2, 9)),
+    ColumnSelection(frozenset({"key", "headers"}), (0, 3, 6, 7, 8, 10)),
 )
 
 
@@ -162,7 +162,7 @@ def main(what: str, compression: Compression, seconds: float) -> dict[str, int]:
     return counts
 
 
-def attempt(damaged: bytearray, selection: Selection) -> str:
+def attempt(damaged: bytearray, selection: ColumnSelection) -> str:
     """Whole, without its schema, and cut: each may be refused by itself."""
     reseal_columns(damaged)
     try:
@@ -187,7 +187,7 @@ def attempt(damaged: bytearray, selection: Selection) -> str:
 
 
 def check_joined(
-    data: bytes, selection: Selection, expected: dict[str, pa.Array] | None, *, is_cut: bool
+    data: bytes, selection: ColumnSelection, expected: dict[str, pa.Array] | None, *, is_cut: bool
 ) -> None:
     """Decoding it as one of many gives the same, or leaves it to who decodes it alone."""
     joined = joined_from(run_of([data], is_cut=is_cut), selection, VALUE_TYPE)

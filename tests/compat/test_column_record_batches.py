@@ -11,7 +11,7 @@ import pytest
 from avro_columns.values.arrow_types import arrow_type
 from spark_logbus.record import RecordBatchHeader, split
 from spark_logbus.record.columns.decoder import decode_columns, verify_selected
-from spark_logbus.record.columns.layout import Selection
+from spark_logbus.record.columns.layout import ColumnSelection
 from tests.builders.typed import cut, rows_of
 from tests.compat import make_column_record_batches as made
 
@@ -65,7 +65,7 @@ def test_columns_of_a_cut_one(number: int, stored: Stored) -> None:
     if not isinstance(schema, dict) or not schema.get("fields"):
         return
     names = [field["name"] for field in schema["fields"]][::3]
-    selection = Selection(frozenset({"key"}), tuple(range(0, len(schema["fields"]), 3)))
+    selection = ColumnSelection(frozenset({"key"}), tuple(range(0, len(schema["fields"]), 3)))
     part = cut(bytes(record_batch), selection)
     verify_selected(header, part, selection)
     found = decode_columns(

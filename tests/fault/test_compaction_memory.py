@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.compaction.run import job_of
-from spark_logbus.compactor.messages import Compacted, Finished, Report, decode_report, encode
+from spark_logbus.compactor.messages import (
+    Compacted,
+    CompactorReport,
+    Finished,
+    decode_report,
+    encode,
+)
 from spark_logbus.log import LogConfig, PartitionLog
 from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE
@@ -72,7 +78,7 @@ def compact_in_child(
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    reports: list[Report] = [
+    reports: list[CompactorReport] = [
         report for line in done.stdout.splitlines() if (report := decode_report(line))
     ]
     groups = [report for report in reports if isinstance(report, Compacted)]

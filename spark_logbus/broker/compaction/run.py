@@ -15,12 +15,12 @@ from spark_logbus.broker.config import CompactionConfig
 from spark_logbus.clock import Clock
 from spark_logbus.compactor.messages import (
     Compacted,
+    CompactorReport,
     Failed,
     Finished,
     Group,
     Job,
-    Report,
-    Source,
+    SourceSegment,
     decode_report,
     encode,
 )
@@ -141,7 +141,7 @@ class CompactionRun:
                 )
         raise _BrokenOffError
 
-    def _reports(self) -> list[Report]:
+    def _reports(self) -> list[CompactorReport]:
         with self._report_file.open("rb") as file:
             file.seek(self._read)
             data = file.read()
@@ -207,7 +207,7 @@ def job_of(topic_partition: TopicPartition, plan: CompactionPlan, *, map_bytes: 
     groups = [
         Group(
             [
-                Source(
+                SourceSegment(
                     str(segment.path),
                     segment.base_offset,
                     segment.summary.end_offset,

@@ -27,7 +27,7 @@ from spark_logbus.errors import (
     LogbusError,
     RequestTimeoutError,
 )
-from spark_logbus.log import Appended, StagedBy
+from spark_logbus.log import LogAppendInfo, StagedBy
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.network import Answer, DelayedResponse, NoResponse, NotYet, Response
 from spark_logbus.protocol import (
@@ -182,7 +182,7 @@ class AppendHandler:
         staged = led.log.staging.stage(data, leader_epoch=led.leader_epoch, by=by)
         first = staged.base_sequence
         pending.wait_for_flush(
-            number, Appended(first, first, staged.staged_at_us), staged.when_flushed
+            number, LogAppendInfo(first, first, staged.staged_at_us), staged.when_flushed
         )
 
 
@@ -238,7 +238,7 @@ class _PendingAppend(DelayedResponse):
         super().__init__(deadline=clock.monotonic() + wait_ms / 1000)
         self._api = api
         self._partitions = request.partitions
-        self._outcomes: list[Appended | LogbusError | None] = [None] * len(request.partitions)
+        self._outcomes: list[LogAppendInfo | LogbusError | None] = [None] * len(request.partitions)
         self._missing = len(request.partitions)
         self._lock = threading.Lock()
         self._lease = lease
@@ -252,7 +252,7 @@ class _PendingAppend(DelayedResponse):
     def wait_for_flush(
         self,
         number: int,
-        appended: Appended,
+        appended: LogAppendInfo,
         when_flushed: Callable[[Callable[[LogbusError | None], None]], None],
     ) -> None:
         def flushed(error: LogbusError | None) -> None:
@@ -260,13 +260,13 @@ class _PendingAppend(DelayedResponse):
 
         when_flushed(flushed)
 
-    def succeeded(self, number: int, appended: Appended) -> None:
+    def succeeded(self, number: int, appended: LogAppendInfo) -> None:
         self._set(number, appended)
 
     def failed(self, number: int, error: LogbusError) -> None:
         self._set(number, error)
 
-    def _set(self, number: int, outcome: Appended | LogbusError) -> None:
+    def _set(self, number: int, outcome: LogAppendInfo | LogbusError) -> None:
         if isinstance(outcome, LogbusError):
             self._metrics.failed(self._api, outcome)
         with self._lock:
@@ -297,14 +297,14 @@ class _PendingAppend(DelayedResponse):
         doubt = BrokerUnavailableError(f"The record batch was written and may be there. {why}")
         with self._lock:
             for number, outcome in enumerate(self._outcomes):
-                if isinstance(outcome, Appended):
+                if isinstance(outcome, LogAppendInfo):
                     self._outcomes[number] = doubt
                     self._metrics.failed(self._api, doubt)
 
     def _result(
-        self, partition: AppendPartition, outcome: Appended | LogbusError | None
+        self, partition: AppendPartition, outcome: LogAppendInfo | LogbusError | None
     ) -> AppendResult:
-        if isinstance(outcome, Appended):
+        if isinstance(outcome, LogAppendInfo):
             return AppendResult(
                 partition.topic,
                 partition.partition,

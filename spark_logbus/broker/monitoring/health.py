@@ -164,7 +164,7 @@ class Health:
             log.topic_partition: f"Nothing is deleted from {log.topic_partition}: ZooKeeper has "
             "not told its topic's configuration."
             for log in self._logs.logs()
-            if log.held
+            if log.deletion_paused
         }
 
 

@@ -206,7 +206,7 @@ METRICS: tuple[Metric, ...] = (
                lambda log, ends: isinstance(log.offline, StorageError)),
     Metric("logs_held", _GAUGE,
            "Logs that keep all records: their topic's configuration has not come from ZooKeeper.",
-           (), _one(lambda s: sum(log.held for log in s.logs.logs()))),
+           (), _one(lambda s: sum(log.deletion_paused for log in s.logs.logs()))),
     Metric("clock_refused_seconds", _GAUGE,
            "How far the clock is ahead of the time that is expected (below 0: late), when it is so "
            "far off that it is not believed; else 0.", (),

@@ -302,13 +302,13 @@ class ReplicaManager:
 
     def _hold_all(self) -> None:
         for each in self._logs.logs():
-            self._logs.hold(each.topic_partition, topic_id=each.topic_id)
+            self._logs.pause_deletion(each.topic_partition, topic_id=each.topic_id)
 
     def _log_held(self) -> None:
         held = sorted(
             each.topic_partition
             for each in self._logs.logs()
-            if each.held and each.topic_partition not in self._refused
+            if each.deletion_paused and each.topic_partition not in self._refused
         )
         if held and held != self._logged_held:
             logger.warning(
@@ -479,7 +479,7 @@ class ReplicaManager:
             self._refused.pop(topic_partition, None)
             self._notify(topic_partition)
             if kept is not None:
-                self._logs.hold(topic_partition, topic_id=record.topic_id)
+                self._logs.pause_deletion(topic_partition, topic_id=record.topic_id)
                 logger.warning(
                     "%s is gone from ZooKeeper %s. All its records are kept, whatever its "
                     "retention was, in case it was not deleted; remove the directory if it was.",

@@ -44,7 +44,7 @@ from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import Directory
 from spark_logbus.record.columns.decoder import decode_columns, verify_selected
 from spark_logbus.record.columns.join import column_run, joined_columns, verified_columns
-from spark_logbus.record.columns.layout import Selection, struct_of
+from spark_logbus.record.columns.layout import ColumnSelection, struct_of
 from spark_logbus.record.header import verify_against
 from spark_logbus.record.rows.plain import integers
 from spark_logbus.record.run import RecordBatchRun
@@ -150,7 +150,7 @@ class ValueReader:
         """Record batches that take less come whole."""
         return 0 if self.choice is None else self.choice.min_bytes
 
-    def cut(self, header: RecordBatchHeader) -> Selection | None:
+    def cut(self, header: RecordBatchHeader) -> ColumnSelection | None:
         """What comes of that record batch when a fetch asks for ``choice``; None: all of it."""
         choice = self.choice
         if (
@@ -162,8 +162,8 @@ class ValueReader:
             return None
         return self._selection(header.schema_id)
 
-    def _selection(self, schema_id: int) -> Selection:
-        return Selection(self._columns, self._writer(schema_id).places)
+    def _selection(self, schema_id: int) -> ColumnSelection:
+        return ColumnSelection(self._columns, self._writer(schema_id).places)
 
     @property
     def _reads_nothing(self) -> bool:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_logbus.log import checkpoint as checkpoints
+from spark_logbus.log.checkpoint import CleanedUpTo
 from spark_logbus.log.compaction import swap as swaps
 from spark_logbus.log.compaction.plan import (
-    CleanedUpTo,
-    Selection,
+    SegmentSelection,
     delete_horizon,
     group,
     record_cleaning,
@@ -63,7 +63,7 @@ class CompactionPlan:
     """
 
     groups: tuple[CompactionGroup, ...]
-    selection: Selection
+    selection: SegmentSelection
     first_dirty_offset: int
     delete_horizon: int
     config: LogConfig
@@ -85,7 +85,7 @@ class LogCompaction:
         pool: OpenSegments,
         reshaping: threading.Lock,
         config: Callable[[], LogConfig],
-        held: Callable[[], bool],
+        deletion_paused: Callable[[], bool],
     ) -> None:
         self._state = state
         self._directory = directory
@@ -93,14 +93,14 @@ class LogCompaction:
         self._pool = pool
         self._reshaping = reshaping
         self._config = config
-        self._held = held
+        self._deletion_paused = deletion_paused
         self._history: tuple[CleanedUpTo, ...] | None = None
         self._damage_reported = False
         self._blocked = False
 
     # -- planning -----------------------------------------------------------------------
 
-    def select_segments(self, now_us: int) -> Selection | None:
+    def select_segments(self, now_us: int) -> SegmentSelection | None:
         """Work that a compaction would find; None when the log is not to be compacted.
 
         Raises StorageError.
@@ -133,8 +133,8 @@ class LogCompaction:
             config,
         )
 
-    def _select(self, view: LogView, config: LogConfig, now_us: int) -> Selection | None:
-        if not config.compacts or self._held():
+    def _select(self, view: LogView, config: LogConfig, now_us: int) -> SegmentSelection | None:
+        if not config.compacts or self._deletion_paused():
             return None
         if self._blocked or self._state.offline is not None:
             return None
@@ -160,7 +160,7 @@ class LogCompaction:
 
     def _is_damaged(self, view: LogView) -> bool:
         damaged = any(
-            segment.holes or segment.summary.end_offset != end
+            segment.damaged or segment.summary.end_offset != end
             for segment, end in zip(view.sealed, view.sealed_ends, strict=True)
         )
         if damaged and not self._damage_reported:
@@ -275,7 +275,7 @@ class LogCompaction:
         """True if the configuration of today removes all that the one of the plan did."""
         now = self._config()
         return (
-            not self._held()
+            not self._deletion_paused()
             and now.compacts
             and now.min_compaction_lag_ms <= planned.min_compaction_lag_ms
             and now.delete_retention_ms <= planned.delete_retention_ms

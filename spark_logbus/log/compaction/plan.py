@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+from spark_logbus.log.checkpoint import CleanedUpTo
 from spark_logbus.log.segment.index import Summary
 
 # Offsets in a record batch of a rewritten segment are 32-bit differences.
@@ -19,15 +20,8 @@ _MAX_SPAN: Final = (1 << 31) - 1
 _HISTORY_STEPS: Final = 16
 
 
-class CleanedUpTo(NamedTuple):
-    """At ``cleaned_at_us`` all before ``offset`` was clean."""
-
-    offset: int
-    cleaned_at_us: int
-
-
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SegmentSelection:
     """The first ``count`` sealed segments can be compacted; ``dirty_bytes`` of them are new."""
 
     count: int
@@ -48,7 +42,7 @@ def select(
     now_us: int,
     min_lag_ms: int,
     max_lag_ms: int | None,
-) -> Selection:
+) -> SegmentSelection:
     """Select the sealed segments, oldest first, that are old enough, and measure their dirt.
 
     Age counts from the append, not from the records' own timestamps: those may be stamped in
@@ -66,7 +60,7 @@ def select(
             if max_lag_ms is not None and now_us - segment.first_append_us >= max_lag_ms * 1000:
                 overdue = True
         count += 1
-    return Selection(count, clean_bytes, dirty_bytes, overdue)
+    return SegmentSelection(count, clean_bytes, dirty_bytes, overdue)
 
 
 def group(segments: Sequence[Summary], *, segment_bytes: int) -> list[range]:

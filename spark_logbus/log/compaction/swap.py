@@ -23,7 +23,7 @@ from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import File, FileSystem
 from spark_logbus.log.segment.index import MAX_ENTRIES, Index, Summary
 from spark_logbus.log.segment.index_file import index_path, read_index, write_index
-from spark_logbus.log.segment.metadata import scan_contents
+from spark_logbus.log.segment.metadata import scan_metadata
 from spark_logbus.log.segment.segment import SealedSegment, delete_segment
 
 
@@ -43,12 +43,12 @@ def index_cleaned(
     file = files.open_read_only(segment)
     # A rewritten segment may be a little larger than those it was made from.
     interval = max(index_interval_bytes, file.size() // (MAX_ENTRIES - 1))
-    contents, result = scan_contents(file, base_offset=base_offset, index_interval_bytes=interval)
-    if result.holes or contents.size_bytes != file.size() or contents.end_offset != end_offset:
+    metadata, result = scan_metadata(file, base_offset=base_offset, index_interval_bytes=interval)
+    if result.damaged or metadata.size_bytes != file.size() or metadata.end_offset != end_offset:
         return None
     if files.exists(index):
         files.remove(index)
-    return write_index(files, index, contents)
+    return write_index(files, index, metadata)
 
 
 def load_cleaned(

@@ -24,7 +24,7 @@ from spark_logbus.log.inspect.segment_report import (
 )
 from spark_logbus.log.inspect.staged_report import StagedReport, inspect_staged, is_staged
 from spark_logbus.log.inspect.verify import (
-    Finding,
+    DirectoryFinding,
     Severity,
     Verification,
     planned_bytes,
@@ -33,8 +33,8 @@ from spark_logbus.log.inspect.verify import (
 
 __all__ = [
     "Damage",
+    "DirectoryFinding",
     "DirectoryListing",
-    "Finding",
     "IndexReport",
     "LogListing",
     "SegmentReport",

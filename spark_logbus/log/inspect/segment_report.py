@@ -116,16 +116,16 @@ def inspect_segment(
         first = header.base_timestamp_us
         oldest = first if oldest is None else min(oldest, first)
         on_progress(header.size)
-    contents = comparison.contents
+    metadata = comparison.metadata
     tail = damage.pop() if damage and damage[-1].at_end else None
     return SegmentReport(
         base_offset=base_offset,
-        end_offset=contents.end_offset,
+        end_offset=metadata.end_offset,
         record_batches=record_batches,
         records=records,
         size_bytes=limit,
         min_timestamp_us=oldest,
-        max_timestamp_us=contents.max_timestamp_us if record_batches else None,
+        max_timestamp_us=metadata.max_timestamp_us if record_batches else None,
         damage=tuple(damage),
         tail=tail,
         has_index=index_file is not None,
@@ -198,9 +198,9 @@ def _scanned(file: File, *, base_offset: int, limit: int) -> Iterator[Positioned
     scan = SegmentScan(file, base_offset=base_offset, limit=limit)
     reported = 0
     for position, header in scan:
-        for hole in scan.holes[reported:]:
-            yield _damage(file, hole, limit)
-        reported = len(scan.holes)
+        for damage in scan.damaged[reported:]:
+            yield _damage(file, damage, limit)
+        reported = len(scan.damaged)
         yield position, header
     end_offset, end_position = scan.end_offset, scan.end_position
     if end_position < limit:
@@ -235,7 +235,7 @@ class _IndexComparison:
 
     def __init__(self, index_file: IndexFile | None, base_offset: int) -> None:
         self._file = index_file
-        self.contents = SegmentMetadata(base_offset=base_offset, index_interval_bytes=_NO_ENTRIES)
+        self.metadata = SegmentMetadata(base_offset=base_offset, index_interval_bytes=_NO_ENTRIES)
         index = index_file.index if index_file is not None else None
         self._entries = index.entries() if index is not None else iter(())
         self._next = next(self._entries, None)
@@ -245,7 +245,7 @@ class _IndexComparison:
         while self._next is not None and self._next[1] <= position:
             self._compare(self._next, header, position)
             self._next = next(self._entries, None)
-        self.contents.note(
+        self.metadata.note(
             header,
             offset=header.base_offset,
             position=position,
@@ -255,7 +255,7 @@ class _IndexComparison:
     def _compare(
         self, entry: tuple[int, int, int], header: RecordBatchHeader, position: int
     ) -> None:
-        there = (header.base_offset, position, self.contents.max_timestamp_us)
+        there = (header.base_offset, position, self.metadata.max_timestamp_us)
         if entry != there and self._problem is None:
             self._problem = (
                 f"its entry for offset {entry[0]} at position {entry[1]} is wrong: offset "
@@ -278,9 +278,9 @@ class _IndexComparison:
         return (
             summary is not None
             and self._problem is None
-            and summary.base_offset == self.contents.base_offset
+            and summary.base_offset == self.metadata.base_offset
             and summary.size_bytes < size_bytes
-            and summary.end_offset <= self.contents.end_offset
+            and summary.end_offset <= self.metadata.end_offset
         )
 
     def wrong(self) -> str | None:
@@ -289,6 +289,6 @@ class _IndexComparison:
             return self._problem
         if self._next is not None and self._next[1]:
             return f"its entry for position {self._next[1]} lies behind the last record batch"
-        if self._file.summary != self.contents.summary():
+        if self._file.summary != self.metadata.summary():
             return "its summary disagrees with the record batches of the segment"
         return None

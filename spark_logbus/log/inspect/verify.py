@@ -41,7 +41,7 @@ class Severity(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DirectoryFinding:
     severity: Severity
     path: Path
     message: str
@@ -58,7 +58,7 @@ class Verification:
     record_batches: int = 0
     records: int = 0
     size_bytes: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DirectoryFinding] = field(default_factory=list)
 
     @property
     def sound(self) -> bool:
@@ -74,7 +74,7 @@ class Verification:
         self.findings += check.findings
 
 
-def _sound(findings: list[Finding]) -> bool:
+def _sound(findings: list[DirectoryFinding]) -> bool:
     return not any(finding.severity is Severity.DAMAGE for finding in findings)
 
 
@@ -121,7 +121,7 @@ def verify_directory(
             try:
                 log = list_log(files, log.path, log.topic_partition)
             except FileNotFoundError:
-                check.findings = [Finding(Severity.NOTE, log.path, _GONE)]
+                check.findings = [DirectoryFinding(Severity.NOTE, log.path, _GONE)]
                 break
         result.add_log(check)
     return result
@@ -159,7 +159,7 @@ def _check_others(
     """The files and directories beside the logs."""
 
     def note(severity: Severity, name: str, message: str) -> None:
-        result.findings.append(Finding(severity, listing.path / name, message))
+        result.findings.append(DirectoryFinding(severity, listing.path / name, message))
 
     for name in listing.others:
         if name in (names.CHECKPOINT, names.CLEAN_SHUTDOWN, names.CLOCK, names.CLOCK_ACCEPTED):
@@ -188,7 +188,7 @@ class LogCheck:
         live: bool,
         clean: bool,
     ) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[DirectoryFinding] = []
         self.reports: list[SegmentReport] = []
         self._files = files
         self._log = log
@@ -246,7 +246,7 @@ class LogCheck:
         return sorted(segments.items())
 
     def _find(self, severity: Severity, path: Path, message: str) -> None:
-        self.findings.append(Finding(severity, path, message))
+        self.findings.append(DirectoryFinding(severity, path, message))
 
     # -- names and small files --------------------------------------------------------------
 

@@ -103,7 +103,7 @@ def _replay_segment(states: ProducerStateManager, lookup: Lookup, start: int, li
     first = BatchPosition(*lookup.index.entry(0))
     place: BatchPosition | None = first if start <= first.offset else lookup.locate(start, limit)
     while place is not None:
-        stop = lookup.limit_before_hole(place.position, limit)
+        stop = lookup.limit_before_damage(place.position, limit)
         for step in walk(lookup.file, place, stop):
             if step.producer_id != fmt.NO_PRODUCER:
                 states.extend(
@@ -116,7 +116,9 @@ def _replay_segment(states: ProducerStateManager, lookup: Lookup, start: int, li
                     ),
                     append_time_us=step.append_time_us,
                 )
-        passed = next((hole for hole in lookup.holes if hole.start_position == stop < limit), None)
+        passed = next(
+            (damage for damage in lookup.damaged if damage.start_position == stop < limit), None
+        )
         place = BatchPosition(passed.end, passed.end_position) if passed is not None else None
 
 

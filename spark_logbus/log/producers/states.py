@@ -212,7 +212,7 @@ class ProducerStateManager:
         without those of which it has none."""
         return {each: self._by_id[each].next_sequence for each in attempts.among(self._by_id)}
 
-    def held_of(self, producer_id: int) -> int:
+    def records_of(self, producer_id: int) -> int:
         """Number of records that the log has of one attempt."""
         producer = self._by_id.get(producer_id)
         return 0 if producer is None else producer.next_sequence

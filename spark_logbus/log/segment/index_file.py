@@ -67,18 +67,18 @@ def read_summary(files: FileSystem, path: Path) -> Summary | None:
         return None
 
 
-def write_index(files: FileSystem, path: Path, contents: SegmentMetadata) -> Summary:
+def write_index(files: FileSystem, path: Path, metadata: SegmentMetadata) -> Summary:
     """Write an index file that does not exist yet; not synced. Raises OSError."""
-    summary = contents.summary()
-    files.open(path, create=True).pwrite(contents.index.encode(summary), 0)
+    summary = metadata.summary()
+    files.open(path, create=True).pwrite(metadata.index.encode(summary), 0)
     return summary
 
 
 def save_index(
     files: FileSystem,
     segment_path: Path,
-    contents: SegmentMetadata,
-    holes: tuple[DamagedRange, ...] = (),
+    metadata: SegmentMetadata,
+    damaged: tuple[DamagedRange, ...] = (),
 ) -> None:
     """Replace the index file. A failure costs a scan at the next start, nothing else.
 
@@ -89,10 +89,10 @@ def save_index(
     try:
         if files.exists(path):
             files.remove(path)
-            if holes:
+            if damaged:
                 files.sync_directory(path.parent)
-        if not holes:
-            write_index(files, path, contents)
+        if not damaged:
+            write_index(files, path, metadata)
     except OSError as error:
         remove_if_possible(files, path)
         logger.warning(

@@ -81,7 +81,7 @@ def walk(file: File, start: BatchPosition, limit: int) -> Iterator[BatchInfo]:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The file of a segment, its index and its holes. Thread-safe.
+    """File, index and damaged ranges of a segment. Thread-safe.
 
     ``limit`` is always a record batch boundary that the caller knows to be written; bytes
     after it may still change.
@@ -89,10 +89,10 @@ class Lookup:
 
     file: File
     index: Index
-    holes: tuple[DamagedRange, ...] = ()
+    damaged: tuple[DamagedRange, ...] = ()
 
     def locate(self, offset: int, limit: int) -> BatchPosition:
-        """Find the record batch that holds ``offset``, which must not be in a hole."""
+        """Find the record batch that holds ``offset``, which must not be in a damaged range."""
         start = self._nearest(offset)
         if start.offset == offset:
             return start
@@ -115,7 +115,7 @@ class Lookup:
         """Return the end of a slice from ``start``: the last boundary within ``max_bytes``.
 
         The slice holds one record batch at least, however large. ``limit`` must not lie after
-        a hole (see ``limit_before_hole``).
+        a damaged range (see ``limit_before_damage``).
         """
         target = start.position + max_bytes
         if limit <= target:
@@ -135,41 +135,43 @@ class Lookup:
     def at_timestamp(self, timestamp_us: int, limit: int) -> int | None:
         """Base offset of the first record batch below ``limit`` that reaches the timestamp."""
         start = BatchPosition(*self.index.at_timestamp(timestamp_us))
-        for hole in self.holes:
-            if start.position < hole.start_position:
+        for damage in self.damaged:
+            if start.position < damage.start_position:
                 break
-            if start.position < hole.end_position:
-                start = BatchPosition(hole.end, hole.end_position)
-        # The wanted record batch lies before the next index entry. A hole in between has no
-        # entry in it, and the next entry is the record batch after it.
+            if start.position < damage.end_position:
+                start = BatchPosition(damage.end, damage.end_position)
+        # The wanted record batch lies before the next index entry. A damaged range in between has
+        # no entry in it, and the next entry is the record batch after it.
         while start.position < limit:
-            stop = self.limit_before_hole(start.position, limit)
+            stop = self.limit_before_damage(start.position, limit)
             for step in walk(self.file, start, stop):
                 if step.max_timestamp_us >= timestamp_us:
                     return step.base_offset
-            passed = next((hole for hole in self.holes if hole.start_position == stop), None)
+            passed = next(
+                (damage for damage in self.damaged if damage.start_position == stop), None
+            )
             if passed is None:
                 break
             start = BatchPosition(passed.end, passed.end_position)
         return None
 
-    def hole_at(self, offset: int) -> DamagedRange | None:
-        for hole in self.holes:
-            if hole.start <= offset < hole.end:
-                return hole
+    def damage_at(self, offset: int) -> DamagedRange | None:
+        for damage in self.damaged:
+            if damage.start <= offset < damage.end:
+                return damage
         return None
 
-    def limit_before_hole(self, position: int, limit: int) -> int:
-        """``limit``, or the beginning of the first hole after ``position``."""
-        for hole in self.holes:
-            if hole.start_position >= position:
-                return min(limit, hole.start_position)
+    def limit_before_damage(self, position: int, limit: int) -> int:
+        """``limit``, or the beginning of the first damaged range after ``position``."""
+        for damage in self.damaged:
+            if damage.start_position >= position:
+                return min(limit, damage.start_position)
         return limit
 
     def _nearest(self, offset: int) -> BatchPosition:
-        """The closest known record batch at or before ``offset``, with no hole in between."""
+        """Closest known record batch at or before ``offset``, with no damage in between."""
         start = BatchPosition(*self.index.at_offset(offset))
-        for hole in self.holes:
-            if start.offset < hole.end <= offset:
-                start = BatchPosition(hole.end, hole.end_position)
+        for damage in self.damaged:
+            if start.offset < damage.end <= offset:
+                start = BatchPosition(damage.end, damage.end_position)
         return start

@@ -40,15 +40,15 @@ class SegmentMetadata:
         cls, summary: Summary, index: Index, *, index_interval_bytes: int
     ) -> SegmentMetadata:
         """Take over what an index file holds, to go on from there."""
-        contents = cls(base_offset=summary.base_offset, index_interval_bytes=index_interval_bytes)
-        contents.end_offset = summary.end_offset
-        contents.size_bytes = summary.size_bytes
-        contents.max_timestamp_us = summary.max_timestamp_us
-        contents.first_append_us = summary.first_append_us
-        contents.last_append_us = summary.last_append_us
-        contents.index = index
-        contents._next_entry_at = index.entry(len(index) - 1)[1] + index_interval_bytes
-        return contents
+        metadata = cls(base_offset=summary.base_offset, index_interval_bytes=index_interval_bytes)
+        metadata.end_offset = summary.end_offset
+        metadata.size_bytes = summary.size_bytes
+        metadata.max_timestamp_us = summary.max_timestamp_us
+        metadata.first_append_us = summary.first_append_us
+        metadata.last_append_us = summary.last_append_us
+        metadata.index = index
+        metadata._next_entry_at = index.entry(len(index) - 1)[1] + index_interval_bytes
+        return metadata
 
     def note(
         self, header: RecordBatchHeader, *, offset: int, position: int, append_time_us: int
@@ -77,7 +77,7 @@ class SegmentMetadata:
         )  # fmt: skip
 
 
-def scan_contents(
+def scan_metadata(
     file: File,
     *,
     base_offset: int,
@@ -87,18 +87,18 @@ def scan_contents(
     on_progress: OnProgress = ignore_progress,
 ) -> tuple[SegmentMetadata, SegmentScan]:
     """Scan a segment file (see ``SegmentScan``) and account for every valid record batch in it."""
-    contents = SegmentMetadata(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
+    metadata = SegmentMetadata(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
     scan = SegmentScan(
         file, base_offset=base_offset, limit=limit, end_offset=end_offset, on_progress=on_progress
     )
     for position, header in scan:
-        contents.note(
+        metadata.note(
             header,
             offset=header.base_offset,
             position=position,
             append_time_us=header.append_time_us,
         )
-    return contents, scan
+    return metadata, scan
 
 
 class RollTimer:

@@ -50,8 +50,9 @@ class SegmentScan:
     batches from ``end_offset`` on, where the next segment starts, are not counted. ``on_progress``
     gets the bytes that were read since its last call. Iterating raises OSError.
 
-    ``holes``, ``end_offset`` and ``end_position`` follow the pass: a hole is there before the
-    record batch after it is yielded, and at the end nothing valid lies after ``end_position``.
+    ``damaged``, ``end_offset`` and ``end_position`` follow the pass: a damaged range is there
+    before the record batch after it is yielded, and at the end nothing valid lies after
+    ``end_position``.
     Used once, by one thread.
     """
 
@@ -67,7 +68,7 @@ class SegmentScan:
         self.file_bytes = file.size() if limit is None else min(limit, file.size())
         self.end_offset = base_offset
         self.end_position = 0
-        self.holes: list[DamagedRange] = []
+        self.damaged: list[DamagedRange] = []
         self._file = file
         self._stop_offset = end_offset
         self._on_progress = on_progress
@@ -87,8 +88,8 @@ class SegmentScan:
             if found is None or (stop is not None and found[1] >= stop):
                 return
             resumed_at, resumed_from = found
-            hole = DamagedRange(self.end_offset, resumed_from, position, resumed_at)
-            self.holes.append(hole)
+            damage = DamagedRange(self.end_offset, resumed_from, position, resumed_at)
+            self.damaged.append(damage)
             self.end_position, self.end_offset = resumed_at, resumed_from
 
 

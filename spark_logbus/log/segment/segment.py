@@ -20,26 +20,26 @@ from spark_logbus.log.disk.filesystem import File, FileSystem
 from spark_logbus.log.segment.index import Index, Summary
 from spark_logbus.log.segment.index_file import index_path, read_index, save_index
 from spark_logbus.log.segment.lookup import Lookup
-from spark_logbus.log.segment.metadata import SegmentMetadata, scan_contents
+from spark_logbus.log.segment.metadata import SegmentMetadata, scan_metadata
 from spark_logbus.log.segment.scan import DamagedRange, SegmentScan
 
 logger = logging.getLogger(__name__)
 
 
-def tail_hole(result: SegmentScan, *, end: int, end_position: int) -> tuple[DamagedRange, ...]:
-    """The holes of a scan, and one at its end if ``end`` should have been reached."""
+def damage_to_end(result: SegmentScan, *, end: int, end_position: int) -> tuple[DamagedRange, ...]:
+    """Damaged ranges of a scan, and one at its end if ``end`` should have been reached."""
     if result.end_offset >= end:
-        return tuple(result.holes)
+        return tuple(result.damaged)
     last = DamagedRange(result.end_offset, end, result.end_position, end_position)
-    return (*result.holes, last)
+    return (*result.damaged, last)
 
 
-def log_damage(path: Path, holes: tuple[DamagedRange, ...]) -> None:
-    for hole in holes:
+def log_damage(path: Path, damaged: tuple[DamagedRange, ...]) -> None:
+    for damage in damaged:
         logger.error(
             "Segment %s is damaged: offsets %d up to %d (bytes %d to %d) cannot be read. All "
             "other records stay readable; to mend it, restore the file from a copy.",
-            path, hole.start, hole.end, hole.start_position, hole.end_position,
+            path, damage.start, damage.end, damage.start_position, damage.end_position,
         )  # fmt: skip
 
 
@@ -53,19 +53,19 @@ class ActiveSegment:
         self,
         path: Path,
         file: File,
-        contents: SegmentMetadata,
-        holes: tuple[DamagedRange, ...] = (),
+        metadata: SegmentMetadata,
+        damaged: tuple[DamagedRange, ...] = (),
     ) -> None:
         self.path = path
-        self.base_offset = contents.base_offset
-        self.contents = contents
-        self.holes = holes
+        self.base_offset = metadata.base_offset
+        self.metadata = metadata
+        self.damaged = damaged
         self._changing = threading.Lock()
-        self._lookup: Lookup | None = Lookup(file, contents.index, holes)
+        self._lookup: Lookup | None = Lookup(file, metadata.index, damaged)
 
     @property
     def summary(self) -> Summary:
-        return self.contents.summary()
+        return self.metadata.summary()
 
     @property
     def file(self) -> File:
@@ -87,16 +87,16 @@ class ActiveSegment:
     def inspect(self, limit: int, end: int) -> None:
         """Scan up to ``limit``, where offset ``end`` begins, for damage. Raises OSError."""
         file = self.file
-        _, result = scan_contents(
+        _, result = scan_metadata(
             file, base_offset=self.base_offset, index_interval_bytes=1 << 20, limit=limit
         )
-        holes = tail_hole(result, end=end, end_position=limit)
+        damaged = damage_to_end(result, end=end, end_position=limit)
         with self._changing:
             if self._lookup is None:
                 raise _gone(self.path)
-            self._lookup = Lookup(file, self.contents.index, holes)
-            self.holes = holes
-        log_damage(self.path, holes)
+            self._lookup = Lookup(file, self.metadata.index, damaged)
+            self.damaged = damaged
+        log_damage(self.path, damaged)
 
 
 class SealedSegment:
@@ -121,13 +121,13 @@ class SealedSegment:
         self._loading = threading.Lock()
         self._lookup = lookup
         self._retired = False
-        self._holes = lookup.holes if lookup else ()
+        self._damaged = lookup.damaged if lookup else ()
         if lookup is not None:
             pool.admit(self)
 
     @property
-    def holes(self) -> tuple[DamagedRange, ...]:
-        return self._holes
+    def damaged(self) -> tuple[DamagedRange, ...]:
+        return self._damaged
 
     def lookup(self) -> Lookup:
         """Opens the segment if need be. Raises OSError."""
@@ -184,7 +184,7 @@ class SealedSegment:
 
     def _load(self) -> Lookup:
         file = self._open()
-        index = None if self._holes else self._load_index()
+        index = None if self._damaged else self._load_index()
         return Lookup(file, index) if index is not None else self._scanned(file)
 
     def _load_index(self) -> Index | None:
@@ -197,20 +197,20 @@ class SealedSegment:
 
     def _scanned(self, file: File) -> Lookup:
         summary = self.summary
-        contents, result = scan_contents(
+        metadata, result = scan_metadata(
             file,
             base_offset=self.base_offset,
             index_interval_bytes=self._index_interval_bytes,
             limit=summary.size_bytes,
         )
-        holes = tail_hole(result, end=summary.end_offset, end_position=summary.size_bytes)
-        holes += tuple(hole for hole in self._holes if hole.start >= summary.end_offset)
-        if holes != self._holes:
-            log_damage(self.path, holes)
-            self._holes = holes
+        damaged = damage_to_end(result, end=summary.end_offset, end_position=summary.size_bytes)
+        damaged += tuple(damage for damage in self._damaged if damage.start >= summary.end_offset)
+        if damaged != self._damaged:
+            log_damage(self.path, damaged)
+            self._damaged = damaged
         if not self._retired:
-            save_index(self._files, self.path, contents, holes)
-        return Lookup(file, contents.index, holes)
+            save_index(self._files, self.path, metadata, damaged)
+        return Lookup(file, metadata.index, damaged)
 
 
 def _gone(path: Path) -> FileNotFoundError:
@@ -248,8 +248,8 @@ def create_segment(
 ) -> ActiveSegment:
     """A new, empty segment; its directory entry is not synced yet. Raises OSError."""
     path = directory / names.segment(base_offset)
-    contents = SegmentMetadata(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
-    return ActiveSegment(path, files.open(path, create=True), contents)
+    metadata = SegmentMetadata(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
+    return ActiveSegment(path, files.open(path, create=True), metadata)
 
 
 def delete_segment(files: FileSystem, segment_path: Path) -> None:

@@ -67,7 +67,7 @@ class StagedTotals(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedAppend:
     """Place of what was staged: after so many records of its attempt, before ``end`` of a file."""
 
     base_sequence: int
@@ -118,7 +118,7 @@ class PartitionStaging:
 
     # -- staging ------------------------------------------------------------------------
 
-    def stage(self, data: memoryview, *, leader_epoch: int, by: StagedBy = NOBODY) -> Staged:
+    def stage(self, data: memoryview, *, leader_epoch: int, by: StagedBy = NOBODY) -> StagedAppend:
         """Stage the record batches in ``data``, which is stamped in place: all or none.
 
         They are of one attempt of one task, and checked as those of an append are. What the
@@ -147,11 +147,11 @@ class PartitionStaging:
             epoch = leader_epoch if file.mark is None else file.mark
             end = file.append(batches, data, now_us=now_us, epoch=epoch)
             if end is not None:  # else the write was discarded meanwhile
-                return Staged(batches[0].header.base_sequence, now_us, file, end)
+                return StagedAppend(batches[0].header.base_sequence, now_us, file, end)
 
     def _file_for(self, write: int, by: StagedBy = NOBODY) -> StagedFile:
         with self._changing:
-            if write in self._environment.ended_writes:
+            if write in self._environment.closed_writes:
                 raise WriteFencedError(
                     f"The write {write} is over: it was committed without this attempt of a task, "
                     "or aborted, or a later run of its writer has begun. Nothing is staged for it "
@@ -271,7 +271,7 @@ class PartitionStaging:
             first = self._writer.first_offset(share.attempts)
             with suppress(DamageFoundError):
                 try:
-                    self._state.conceal(share.write, first)
+                    self._state.cap_high_watermark(share.write, first)
                 except OSError as error:
                     raise storage_error("read from", self._directory, error) from error
 
@@ -301,7 +301,7 @@ class PartitionStaging:
             len(staged.extents) > 1 or staged.size_bytes > chunk_bytes for _, staged in runs
         )
         if several:
-            self._writer.conceal(share.write)
+            self._writer.cap_high_watermark(share.write)
         for producer_id, _ in runs:
             for batches in file.batches(producer_id, chunk_bytes=chunk_bytes):
                 self._writer.publish(batches, leader_epoch)
@@ -317,7 +317,7 @@ class PartitionStaging:
 
     def finish(self, write: int) -> None:
         """All of the write is in the log and on disk: show it, and drop what was staged."""
-        self._state.reveal(write)
+        self._state.uncap_high_watermark(write)
         self._state.notify()
         share = self._decided.get(write)
         self._discard_of("" if share is None else share.writer, write)
@@ -330,7 +330,7 @@ class PartitionStaging:
             share = self._decided.pop(write, None)
             if share is not None:
                 self._writer.release(share.attempts)
-                self._state.reveal(write)
+                self._state.uncap_high_watermark(write)
                 self._state.notify()
             self._discard_of("" if share is None else share.writer, write)
 
@@ -445,7 +445,7 @@ class PartitionStaging:
             size_bytes, superseded = file.size_bytes, file.superseded
             if self.discard(write, is_over):
                 if superseded:
-                    self._environment.ended_writes.add(write)
+                    self._environment.closed_writes.add(write)
                 logger.warning(
                     "%d bytes that a write staged for %s and never committed are dropped%s.",
                     size_bytes, self._state.topic_partition,
@@ -462,7 +462,7 @@ class PartitionStaging:
         files = list(self._files.values())
         return StagedTotals(len(files), sum(file.size_bytes for file in files))
 
-    def let_go(self) -> None:
+    def close_files(self) -> None:
         """Close the files of a log that is stopped or gone."""
         with self._changing:
             self._files.clear()

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.record import format as fmt
 from spark_logbus.record.columns.decoder import selected_size
-from spark_logbus.record.columns.layout import Selection
+from spark_logbus.record.columns.layout import ColumnSelection
 from spark_logbus.record.header import RecordBatchHeader, parse_header
 from spark_logbus.record.run import RecordBatchRun, sound_run
 
 
 def find_cut_run(
     data: memoryview,
-    selection_of: Callable[[RecordBatchHeader], Selection | None],
+    selection_of: Callable[[RecordBatchHeader], ColumnSelection | None],
     *,
     least_bytes: int,
 ) -> RecordBatchRun | None:
@@ -51,7 +51,7 @@ def find_cut_run(
 
 
 def _size(
-    header: RecordBatchHeader, data: memoryview, selection: Selection | None
+    header: RecordBatchHeader, data: memoryview, selection: ColumnSelection | None
 ) -> tuple[int, bool]:
     if selection is None:
         return header.size, False

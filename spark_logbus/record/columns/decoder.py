@@ -22,7 +22,7 @@ from spark_logbus.record.chunks import Directory, chosen_chunks
 from spark_logbus.record.columns.layout import (
     ALL,
     ColumnLayout,
-    Selection,
+    ColumnSelection,
     column_layout,
     struct_of,
 )
@@ -42,7 +42,9 @@ _TIMES: Final = 1  # the buffer of timestamps, behind the one that says which ar
 _TIME_BYTES: Final = 8
 
 
-def verify_selected(header: RecordBatchHeader, data: Buffer, selection: Selection) -> Directory:
+def verify_selected(
+    header: RecordBatchHeader, data: Buffer, selection: ColumnSelection
+) -> Directory:
     """Check a record batch, whose header has just been parsed from it, of which only what stands
     before the columns and the selected ones are there, and return its directory. Raises
     CorruptRecordBatchError."""
@@ -58,7 +60,7 @@ def verify_selected(header: RecordBatchHeader, data: Buffer, selection: Selectio
     return directory
 
 
-def selected_size(header: RecordBatchHeader, beginning: Buffer, selection: Selection) -> int:
+def selected_size(header: RecordBatchHeader, beginning: Buffer, selection: ColumnSelection) -> int:
     """Bytes of the record batch when only the selected columns are there.
 
     Of the record batch itself no more need be there than stands before the columns. Raises
@@ -74,7 +76,7 @@ def decode_columns(
     data: Buffer,
     value_type: pa.DataType | None,
     *,
-    selection: Selection = ALL,
+    selection: ColumnSelection = ALL,
     is_selected: bool = False,
     directory: Directory | None = None,
     max_decoded_bytes: int = fmt.MAX_DECODED_BYTES,
@@ -128,7 +130,9 @@ def decode_columns(
         raise _undecodable(header, error) from error
 
 
-def _chosen(header: RecordBatchHeader, directory: Directory, selection: Selection) -> list[int]:
+def _chosen(
+    header: RecordBatchHeader, directory: Directory, selection: ColumnSelection
+) -> list[int]:
     return chosen_chunks(
         header.attributes, len(directory), columns=selection.columns, fields=selection.fields
     )

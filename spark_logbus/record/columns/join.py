@@ -26,7 +26,7 @@ from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import chosen_chunks
 from spark_logbus.record.columns.decoder import check_columns, named_columns
-from spark_logbus.record.columns.layout import ColumnLayout, Selection, column_layout
+from spark_logbus.record.columns.layout import ColumnLayout, ColumnSelection, column_layout
 from spark_logbus.record.columns.messages import WORD, ColumnMessages, column_messages
 from spark_logbus.record.rows.ipc import EnvelopeError, Int64s
 from spark_logbus.record.rows.join import deltas_rise
@@ -78,7 +78,7 @@ class ColumnRun:
         return np.concatenate([np.zeros_like(ends[:, :1]), ends], axis=1)
 
 
-def column_run(run: RecordBatchRun, selection: Selection) -> ColumnRun | None:
+def column_run(run: RecordBatchRun, selection: ColumnSelection) -> ColumnRun | None:
     """The directories of ``run``, whose record batches have the same attributes and either came
     whole, or with the columns of ``selection``; None unless they are sound and alike."""
     words, starts = _words(run), run.bounds[:-1] // WORD
@@ -141,7 +141,11 @@ def verified_columns(columns: ColumnRun) -> int:
 
 
 def joined_columns(
-    columns: ColumnRun, value_type: pa.DataType, selection: Selection, *, max_decoded_bytes: int
+    columns: ColumnRun,
+    value_type: pa.DataType,
+    selection: ColumnSelection,
+    *,
+    max_decoded_bytes: int,
 ) -> dict[str, pa.Array] | None:
     """As ``column_decoder.decode_columns``, of all records of ``columns``, which are verified. None
     if they have to be decoded one by one, as those are that would take more than

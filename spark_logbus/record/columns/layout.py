@@ -35,7 +35,7 @@ _RECORD_BITS: Final = fmt.HAS_KEY | fmt.HAS_HEADERS | fmt.HAS_OFFSET_DELTA | fmt
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ColumnSelection:
     """What is wanted of each record."""
 
     columns: frozenset[str]
@@ -45,11 +45,11 @@ class Selection:
     """Places of fields of the value, rising; None: all."""
 
 
-ALL: Final = Selection(frozenset({"timestamp", "key", "headers"}), None)
+ALL: Final = ColumnSelection(frozenset({"timestamp", "key", "headers"}), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PayloadColumn:
     """A column of payloads, and what of an Arrow message is its."""
 
     field: Any
@@ -62,7 +62,7 @@ class ColumnLayout:
     """All columns of payloads of one type of values with the same attributes."""
 
     schema: Any
-    columns: tuple[Column, ...]
+    columns: tuple[PayloadColumn, ...]
     own: int
     """So many of them are not the value's."""
 
@@ -99,7 +99,7 @@ def _layout(value_type: Any, record_bits: int) -> ColumnLayout:
     nodes = tuple(accumulate((count for count, _ in counts), initial=0))
     buffers = tuple(accumulate((count for _, count in counts), initial=0))
     columns = tuple(
-        Column(
+        PayloadColumn(
             field,
             range(nodes[number], nodes[number + 1]),
             range(buffers[number], buffers[number + 1]),

@@ -150,9 +150,9 @@ def test_a_configuration_that_cannot_be_used_deletes_nothing(config: dict[str, s
 
 def test_a_log_without_its_topic_is_left_alone() -> None:
     broker = broker_with({})
-    broker.directory.hold(TP, topic_id="f" * 32)
-    assert not broker.log().held, "that was another topic of the name"
-    broker.directory.hold(TP, topic_id=TOPIC_ID)
+    broker.directory.pause_deletion(TP, topic_id="f" * 32)
+    assert not broker.log().deletion_paused, "that was another topic of the name"
+    broker.directory.pause_deletion(TP, topic_id=TOPIC_ID)
     broker.clock.advance(30 * DAY)
     assert start_offset(broker) == 0
     told(broker, {})
@@ -183,7 +183,7 @@ def test_a_compaction_ends_when_less_may_be_removed(later: dict[str, str] | None
     plan = planned(broker)
     write_cleaned(broker, plan.groups[0])
     if later is None:
-        broker.directory.hold(TP, topic_id=TOPIC_ID)
+        broker.directory.pause_deletion(TP, topic_id=TOPIC_ID)
     else:
         told(broker, later)
     assert not broker.log().compaction.fits(plan.groups)

@@ -227,7 +227,7 @@ def test_retention_takes_the_gap_along(disk: SimulatedDisk, broker: Broker) -> N
     log = go_on(broker)
     broker.append(record_batch(2))
     log.configure(LogConfig(retention_bytes=1))
-    log.release()
+    log.resume_deletion()
     broker.clock.advance(1)
     broker.directory.maintain()
     ends = broker.log().ends()

@@ -28,7 +28,7 @@ from spark_logbus.client.schemas.topic import ValueSchemas, WriterSchema
 from spark_logbus.errors import SchemaResolutionError
 from spark_logbus.model import Compression, OnUndecodable, TopicPartition
 from spark_logbus.record import parse_header, stamp
-from spark_logbus.record.columns.layout import Selection
+from spark_logbus.record.columns.layout import ColumnSelection
 from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP, canonical, encode
 from spark_logbus.topic_schemas import Encoding
 from tests.builders.avro import without_logical
@@ -135,7 +135,7 @@ def as_cut(data: bytes, values: ValueReader) -> FetchedBatch | None:
     choice = values.choice
     if choice is None:
         return None
-    selection = Selection(frozenset(choice.columns), _places(choice.fields[SCHEMA_ID]))
+    selection = ColumnSelection(frozenset(choice.columns), _places(choice.fields[SCHEMA_ID]))
     raw = EncodedBatch(header, memoryview(cut(data, selection)), is_cut=True)
     return decoded(TP, raw, start=0, end=1 << 40, values=values)
 

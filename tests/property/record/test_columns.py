@@ -17,7 +17,7 @@ from spark_logbus.record import parse_header, split, verify
 from spark_logbus.record.columns.decoder import decode_columns, selected_size, verify_selected
 from spark_logbus.record.columns.encoder import encode_columns
 from spark_logbus.record.columns.join import column_run, verified_columns
-from spark_logbus.record.columns.layout import ALL, Selection
+from spark_logbus.record.columns.layout import ALL, ColumnSelection
 from spark_logbus.record.rows.arrow import MIN_RECORDS_TO_COMPRESS
 from spark_logbus.record.run import sound_run
 from tests.builders.typed import cut, joined_from, rows_of, run_of
@@ -27,7 +27,7 @@ DEFAULT = settings(max_examples=80)
 DAMAGE = (CorruptRecordBatchError, UnsupportedVersionError)
 
 
-def expected(one: Typed, selection: Selection) -> dict[str, list[Any]]:
+def expected(one: Typed, selection: ColumnSelection) -> dict[str, list[Any]]:
     found = {}
     for name in ("timestamp", "key", "value", "headers", "offset_delta"):
         chosen = name in selection.columns or name in ("value", "offset_delta")
@@ -46,14 +46,16 @@ def expected(one: Typed, selection: Selection) -> dict[str, list[Any]]:
     return found
 
 
-def check(data: bytes, selection: Selection, *, is_cut: bool) -> None:
+def check(data: bytes, selection: ColumnSelection, *, is_cut: bool) -> None:
     if is_cut:
         verify_selected(parse_header(data), data, selection)
     else:
         verify(data)
 
 
-def decoded(data: bytes, one: Typed, selection: Selection, *, is_cut: bool) -> dict[str, list[Any]]:
+def decoded(
+    data: bytes, one: Typed, selection: ColumnSelection, *, is_cut: bool
+) -> dict[str, list[Any]]:
     check(data, selection, is_cut=is_cut)
     header = parse_header(data)
     columns = decode_columns(header, data, one.value_type, selection=selection, is_selected=is_cut)
@@ -88,7 +90,7 @@ def test_round_trip_of_many(one: Typed) -> None:
     check_round_trip(one)
 
 
-def check_selection(one: Typed, selection: Selection) -> None:
+def check_selection(one: Typed, selection: ColumnSelection) -> None:
     found = expected(one, selection)
     assert decoded(one.record_batch, one, selection, is_cut=False) == found
     part = cut(one.record_batch, selection)
@@ -175,7 +177,7 @@ def test_any_truncation(one: Typed, data: st.DataObject) -> None:
             check(part, selection, is_cut=is_cut)
 
 
-def check_together(ones: list[Typed], selection: Selection, *, is_cut: bool) -> None:
+def check_together(ones: list[Typed], selection: ColumnSelection, *, is_cut: bool) -> None:
     """Of record batches that are alike."""
     parts = [cut(one.record_batch, selection) if is_cut else one.record_batch for one in ones]
     found = joined_from(run_of(parts, is_cut=is_cut), selection, ones[0].value_type)

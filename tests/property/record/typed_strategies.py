@@ -13,7 +13,7 @@ from avro_columns.values.arrow_types import arrow_type
 from avro_columns.values.inlined import Node, parse
 from spark_logbus.model import Compression
 from spark_logbus.record.columns.encoder import encode_columns
-from spark_logbus.record.columns.layout import Selection, fields_of
+from spark_logbus.record.columns.layout import ColumnSelection, fields_of
 from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP
 from tests.property.avro_columns.columns.strategies import for_arrow, types, values
 from tests.property.avro_columns.columns.strategies import schemas as record_schemas
@@ -96,9 +96,9 @@ def typed(draw: st.DrawFn, *, max_rows: int = 6) -> Typed:
 
 
 @st.composite
-def selections(draw: st.DrawFn, field_count: int) -> Selection:
+def selections(draw: st.DrawFn, field_count: int) -> ColumnSelection:
     columns = draw(st.sets(st.sampled_from(["timestamp", "key", "headers"])))
     places = draw(
         st.one_of(st.none(), st.sets(st.integers(0, field_count + 1), max_size=field_count + 2))
     )
-    return Selection(frozenset(columns), None if places is None else tuple(sorted(places)))
+    return ColumnSelection(frozenset(columns), None if places is None else tuple(sorted(places)))

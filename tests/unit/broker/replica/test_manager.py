@@ -268,11 +268,11 @@ def test_retention_waits_for_a_zookeeper_that_stands_still(tmp_path: Path) -> No
         found = logs.directory.get(T1)
         assert found is not None
         logs.directory.maintain()
-        assert (found.held, found.ends().log_start_offset) == (True, 0)
+        assert (found.deletion_paused, found.ends().log_start_offset) == (True, 0)
         following.topics.readable.set()
         wait_until(lambda: following.replica_manager.find(T1))
         logs.directory.maintain()
-        assert (found.held, found.ends().log_start_offset) == (False, 0)
+        assert (found.deletion_paused, found.ends().log_start_offset) == (False, 0)
         following.tell(brokers=(1, 1))
         wait_until(lambda: found.config.retention_ms)
         logs.directory.maintain()
@@ -295,7 +295,7 @@ def test_logs_that_zookeeper_does_not_know_are_told(
         wait_until(lambda: "for 13 of the logs here (lost-0, lost-1, " in caplog.text)
         following.replica_manager.stop()
         assert caplog.text.count("all their records are kept") == 1
-        assert all(log.held for log in logs.directory.logs() if log.topic_id == NEW)
+        assert all(log.deletion_paused for log in logs.directory.logs() if log.topic_id == NEW)
 
 
 def test_a_deleted_topic_is_given_up_and_its_log_removed(following: Following) -> None:
@@ -363,12 +363,14 @@ def test_a_broker_that_stepped_back_leads_in_a_new_epoch(
     assert following.moved == [T0], "who waits for its records has to learn of it"
     with pytest.raises(NotLeaderError):
         following.replica_manager.leader_of(T0)
-    wait_until(lambda: log.held, message="what another broker may know better to be left alone")
+    wait_until(
+        lambda: log.deletion_paused, message="what another broker may know better to be left alone"
+    )
     following.tell(config={"retention.ms": "7"})
     following.replica_manager.lead_again()
     wait_until(following.leads)
     led = following.replica_manager.leader_of(T0)
-    assert not log.held
+    assert not log.deletion_paused
     assert (led.log, led.leader_epoch) == (log, 1)
     assert log.config.retention_ms == 7
     following.moved.clear()
@@ -441,14 +443,14 @@ def test_a_zookeeper_that_lost_everything_costs_no_records(following: Following)
     following.tell(None)
     wait_until(lambda: not following.leads())
     assert following.directories() == {"t-0"}
-    wait_until(lambda: log.held)
+    wait_until(lambda: log.deletion_paused)
     following.logs.clock.advance(10**9)
     following.logs.directory.maintain()
     assert log.ends().log_start_offset == 0, "its retention does not count either"
     following.tell()
     wait_until(following.leads)
     assert following.replica_manager.leader_of(T0).log.ends().high_watermark == 3
-    assert not log.held
+    assert not log.deletion_paused
 
 
 @pytest.mark.parametrize("then", [None, NEW])
@@ -464,7 +466,7 @@ def test_clearing_an_unreadable_topic_node_costs_no_records(
     wait_until(lambda: not following.replica_manager._applied.topics["t"].readable)
     assert following.leads()
     following.tell(then)
-    wait_until(lambda: log.held)
+    wait_until(lambda: log.deletion_paused)
     wait_until(lambda: following.leads() == bool(then))
     assert following.directories() == ({f"{OLD}-0", "t-0"} if then else {"t-0"})
 

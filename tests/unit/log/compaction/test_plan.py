@@ -7,9 +7,8 @@ import pytest
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.log import OS_FILES, LogConfig
-from spark_logbus.log.checkpoint import read_cleanings, write_cleanings
+from spark_logbus.log.checkpoint import CleanedUpTo, read_cleanings, write_cleanings
 from spark_logbus.log.compaction.plan import (
-    CleanedUpTo,
     delete_horizon,
     group,
     record_cleaning,

@@ -12,7 +12,7 @@ from spark_logbus.log import OS_FILES, LogConfig
 from spark_logbus.log.disk.filesystem import File, OSFileSystem
 from spark_logbus.log.inspect.listing import list_directory, list_log
 from spark_logbus.log.inspect.verify import (
-    Finding,
+    DirectoryFinding,
     LogCheck,
     Severity,
     Verification,
@@ -352,7 +352,9 @@ def test_a_foreign_record_batch_at_the_end_of_a_sealed_segment(clean: Path) -> N
 @pytest.mark.parametrize("name", ["checkpoint", "flights-0/partition"])
 def test_a_damaged_text_file(clean: Path, name: str) -> None:
     flip(clean / name, 25)
-    found = Finding(Severity.DAMAGE, clean / name, "It counts as missing: its checksum is wrong.")
+    found = DirectoryFinding(
+        Severity.DAMAGE, clean / name, "It counts as missing: its checksum is wrong."
+    )
     assert verify(clean).findings == [found]
 
 

@@ -14,7 +14,7 @@ from spark_logbus.errors import (
     WriteFencedError,
 )
 from spark_logbus.log import LogConfig, StagedBy
-from spark_logbus.log.staging.ended_writes import EndedWrites
+from spark_logbus.log.closed_writes import ClosedWrites
 from spark_logbus.log.staging.staging import MAX_WRITES, MAX_WRITES_OF_A_WRITER
 from spark_logbus.log.staging.writer_runs import WriterRuns, writer_mark
 from spark_logbus.record import HEADER_SIZE, stamp_producer
@@ -144,7 +144,7 @@ def test_late_attempts_of_a_write_that_has_ended_stage_nothing(broker: Broker) -
     log = broker.log()
     stage(log, attempt(1), 1)
     stage(log, attempt(7, write=2), 1)
-    broker.directory.ended_writes.add(write_of(attempt(1)))
+    broker.directory.closed_writes.add(write_of(attempt(1)))
     with pytest.raises(WriteFencedError, match="is over: it was committed without this attempt"):
         stage(log, attempt(1), 1, start=1)
     with pytest.raises(WriteFencedError):
@@ -155,8 +155,8 @@ def test_late_attempts_of_a_write_that_has_ended_stage_nothing(broker: Broker) -
 
 
 def test_of_writes_that_ended_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_logbus.log.staging.ended_writes._REMEMBERED", 2)
-    ended = EndedWrites()
+    monkeypatch.setattr("spark_logbus.log.closed_writes._REMEMBERED", 2)
+    ended = ClosedWrites()
     for write in (1, 2, 1, 3):
         ended.add(write)
     assert [write in ended for write in (1, 2, 3)] == [True, False, True]

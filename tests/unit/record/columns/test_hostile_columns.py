@@ -19,12 +19,12 @@ from spark_logbus.record import verify
 from spark_logbus.record.chunks import body_start_of, read_directory
 from spark_logbus.record.columns.decoder import decode_columns, verify_selected
 from spark_logbus.record.columns.encoder import encode_columns
-from spark_logbus.record.columns.layout import ALL, Selection, column_layout
+from spark_logbus.record.columns.layout import ALL, ColumnSelection, column_layout
 from spark_logbus.record.rows.arrow import TIMESTAMP
 from spark_logbus.record.rows.ipc import MessageForm, message_form
 from tests.builders.typed import cut, reseal_columns
 
-NOTHING = Selection(frozenset(), ())
+NOTHING = ColumnSelection(frozenset(), ())
 
 
 def encoded(
@@ -49,7 +49,7 @@ def required(name: str, kind: pa.DataType) -> pa.Field:
 
 
 def refused(
-    forged: bytearray, value_type: pa.DataType, why: str, selection: Selection = ALL
+    forged: bytearray, value_type: pa.DataType, why: str, selection: ColumnSelection = ALL
 ) -> None:
     header = verify(reseal_columns(forged))
     with pytest.raises(CorruptRecordBatchError, match=why):
@@ -241,7 +241,7 @@ def test_records_that_take_no_bytes_are_bounded_by_their_timestamps(
     for node in range(0, len(form.nodes), 2):
         struct.pack_into("<q", forged, room + 8 * form.nodes[node], count)
     refused(forged, kind, "no room for the timestamps of 4294967295", NOTHING)
-    refused(forged, kind, "no room for the timestamps", Selection(frozenset(), (0,)))
+    refused(forged, kind, "no room for the timestamps", ColumnSelection(frozenset(), (0,)))
 
 
 @pytest.mark.parametrize("compression", Compression)
@@ -293,9 +293,9 @@ def test_a_claimed_size_is_refused_before_memory_is_taken(
     struct.pack_into("<q", forged, bounds[3], claim)
     before = pa.total_allocated_bytes()
     for fields in (None, (2,), (1, 2)):
-        refused(forged, MANY, "when decoded, the limit is", Selection(frozenset(), fields))
+        refused(forged, MANY, "when decoded, the limit is", ColumnSelection(frozenset(), fields))
     assert pa.total_allocated_bytes() == before
-    others = Selection(frozenset(), (0, 7))
+    others = ColumnSelection(frozenset(), (0, 7))
     header = verify(forged)
     assert decode_columns(header, forged, MANY, selection=others)["value"][0].as_py() == {
         "f0": 0,
@@ -309,7 +309,7 @@ def test_many_claims_that_are_each_within_the_limit() -> None:
         struct.pack_into("<q", forged, start, 200 << 20)
     before = pa.total_allocated_bytes()
     refused(forged, MANY, "claims to take 1887436800 bytes when decoded")
-    refused(forged, MANY, "claims to take 419430400 bytes", Selection(frozenset(), (3, 5)))
+    refused(forged, MANY, "claims to take 419430400 bytes", ColumnSelection(frozenset(), (3, 5)))
     assert pa.total_allocated_bytes() == before
 
 
@@ -321,7 +321,7 @@ def test_a_claimed_size_that_is_wrong_within_the_limit(
     forged = many(compression)
     bounds = read_directory(forged, len(forged)).bounds
     struct.pack_into("<q", forged, bounds[3], claim)
-    refused(forged, MANY, "cannot be decoded", Selection(frozenset(), (2,)))
+    refused(forged, MANY, "cannot be decoded", ColumnSelection(frozenset(), (2,)))
 
 
 @pytest.mark.parametrize("length", range(1, 8))

@@ -9,7 +9,7 @@ from typing import Final
 _REMEMBERED: Final = 10_000
 
 
-class EndedWrites:
+class ClosedWrites:
     """Writes that are decided or aborted, the last of them, in a data directory. Thread-safe.
 
     What an attempt of a task that does not count, and does not know it yet, would stage for one of
