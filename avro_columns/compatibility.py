@@ -20,6 +20,7 @@ from typing import Final
 
 from avro_columns.branches import PROMOTIONS, Branches, TypeName
 from avro_columns.defaults import Defaults
+from avro_columns.errors import SchemaSyntaxError, UnknownCompatibilityError
 from avro_columns.logical import PLAIN, Meaning, keeps_meaning, meaning_of
 from avro_columns.model import (
     Array,
@@ -34,7 +35,6 @@ from avro_columns.model import (
     Union,
     place,
 )
-from spark_logbus.schemas.errors import InvalidCompatibilityError, InvalidSchemaError
 
 # Pairs grow with the product of two schemas' sizes only where types contain each other in circles.
 _MAX_PAIRS: Final = 200_000
@@ -68,11 +68,11 @@ class Compatibility(enum.Enum):
 
     @classmethod
     def named(cls, name: object) -> Compatibility:
-        """By its name, in any case. Raises InvalidCompatibilityError."""
+        """By its name, in any case. Raises UnknownCompatibilityError."""
         try:
             return cls(name.upper() if isinstance(name, str) else name)
         except ValueError as error:
-            raise InvalidCompatibilityError(
+            raise UnknownCompatibilityError(
                 f"There is no compatibility {name!r}; there are {', '.join(c.name for c in cls)}."
             ) from error
 
@@ -149,7 +149,7 @@ def faults(reader: Schema, writer: Schema) -> list[Fault]:
     """Why data of ``writer`` cannot be read with ``reader``, up to 1,000 faults;
     none: all of it can.
 
-    Raises InvalidSchemaError for schemas whose types contain each other in so many ways that
+    Raises SchemaSyntaxError for schemas whose types contain each other in so many ways that
     comparing them would take too long.
     """
     found: list[Fault] = []
@@ -168,7 +168,7 @@ def faults(reader: Schema, writer: Schema) -> list[Fault]:
                 seen.add(key)
                 waiting.append(step)
         if len(seen) > _MAX_PAIRS:
-            raise InvalidSchemaError(
+            raise SchemaSyntaxError(
                 f"The types of the schemas contain each other in more than {_MAX_PAIRS:,} ways, "
                 "which is too much to compare."
             )

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from avro_columns.decode.cursors import Longs, Undecodable
 from avro_columns.decode.decoder import binary_buffers
-from spark_logbus.errors import SchemaMismatchError
+from avro_columns.errors import ValueMismatchError
 
 MAGIC: Final = 0
 PREFIX_BYTES: Final = 5
@@ -55,7 +55,7 @@ class SchemaIds:
 
 
 def confluent_ids(values: pa.Array) -> SchemaIds:
-    """The ids before the datums of a binary column. Raises SchemaMismatchError for another type."""
+    """The ids before the datums of a binary column. Raises ValueMismatchError for another type."""
     data, offsets = binary_buffers(values)
     sizes = np.diff(offsets)
     ids = np.full(len(values), NO_ID, np.int64)
@@ -86,7 +86,7 @@ def _undecodable(data: Any, offsets: Longs, rows: Any) -> list[Undecodable]:
 def with_confluent_id(datums: pa.Array, schema_id: int) -> pa.Array:
     """``datums`` with the id of their schema before each of them; null stays null."""
     if not 0 <= schema_id < 1 << 31:
-        raise SchemaMismatchError(
+        raise ValueMismatchError(
             f"The schema id {schema_id} does not fit the format; expected 0 to {(1 << 31) - 1}."
         )
     prefix = pa.scalar(bytes([MAGIC]) + schema_id.to_bytes(4, "big"))

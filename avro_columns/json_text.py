@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any, Final, NoReturn
 
-from spark_logbus.schemas.errors import InvalidSchemaError, SchemaTooLargeError
+from avro_columns.errors import SchemaSyntaxError, SchemaTextTooLargeError
 
 # Twice as long in a node of ZooKeeper at worst, where each quote and backslash is escaped: it still
 # fits into one transaction, with what else changes at a registration.
@@ -22,15 +22,15 @@ _STRING_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL
 
 
 def parse_json(text: str) -> Any:
-    """The value. Raises InvalidSchemaError, and SchemaTooLargeError above MAX_SCHEMA_BYTES."""
+    """The value. Raises SchemaSyntaxError, and SchemaTextTooLargeError above MAX_SCHEMA_BYTES."""
     if not isinstance(text, str):
-        raise InvalidSchemaError(f"A schema is JSON as text, got {type(text).__name__}.")
+        raise SchemaSyntaxError(f"A schema is JSON as text, got {type(text).__name__}.")
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidSchemaError("The text has half a character (a lone surrogate).") from error
+        raise SchemaSyntaxError("The text has half a character (a lone surrogate).") from error
     if size > MAX_SCHEMA_BYTES:
-        raise SchemaTooLargeError(
+        raise SchemaTextTooLargeError(
             f"The schema has {size:,} bytes, and {MAX_SCHEMA_BYTES:,} at most are taken. Move "
             "types of their own to other subjects, and refer to them."
         )
@@ -38,20 +38,20 @@ def parse_json(text: str) -> Any:
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise InvalidSchemaError(f"This is no JSON ({error}).") from error
+        raise SchemaSyntaxError(f"This is no JSON ({error}).") from error
     check_characters(value)
     return value
 
 
 def check_depth(text: str) -> None:
-    """Raises InvalidSchemaError for brackets in more than MAX_JSON_DEPTH others."""
+    """Raises SchemaSyntaxError for brackets in more than MAX_JSON_DEPTH others."""
     depth = 0
     for found in _STRING_OR_BRACKET.finditer(text):
         first = text[found.start()]
         if first in "[{":
             depth += 1
             if depth > MAX_JSON_DEPTH:
-                raise InvalidSchemaError(
+                raise SchemaSyntaxError(
                     f"The JSON is nested in more than {MAX_JSON_DEPTH} levels. Give inner records "
                     "names, and define them beside each other: in a union, or as references."
                 )
@@ -65,9 +65,9 @@ def _refuse_constant(constant: str) -> NoReturn:
 
 def check_characters(value: Any, place: str = "") -> None:
     """An escape may have brought half a character, which no UTF-8 can hold. Raises
-    InvalidSchemaError."""
+    SchemaSyntaxError."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         message = "The text has half a character (a lone surrogate)."
-        raise InvalidSchemaError(message, place) from error
+        raise SchemaSyntaxError(message, place) from error

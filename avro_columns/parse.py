@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from avro_columns.defaults import Defaults
+from avro_columns.errors import SchemaSyntaxError
 from avro_columns.json_text import parse_json
 from avro_columns.model import (
     MISSING,
@@ -30,7 +31,6 @@ from avro_columns.model import (
     Union,
     place,
 )
-from spark_logbus.schemas.errors import InvalidSchemaError
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ORDERS: Final = ("ascending", "descending", "ignore")
@@ -51,7 +51,7 @@ NamedType = Record | Enum | Fixed
 
 def parse(text: str, *, known: Iterable[NamedType] = ()) -> Schema:
     """The schema that ``text`` describes. ``known`` are types that it may name without defining
-    them. Raises InvalidSchemaError."""
+    them. Raises SchemaSyntaxError."""
     return parse_value(parse_json(text), known=known)
 
 
@@ -277,7 +277,7 @@ class _Parser:
 
 
 def _refuse(at: str, message: str) -> NoReturn:
-    raise InvalidSchemaError(message, at)
+    raise SchemaSyntaxError(message, at)
 
 
 def _required(value: dict[str, Any], key: str, at: str) -> Any:

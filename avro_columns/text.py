@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import fastavro.schema
 
+from avro_columns.errors import SchemaSyntaxError
 from avro_columns.json_text import MAX_JSON_DEPTH
 from avro_columns.model import (
     PRIMITIVES,
@@ -31,7 +32,6 @@ from avro_columns.model import (
     Schema,
     Union,
 )
-from spark_logbus.schemas.errors import InvalidSchemaError
 
 # Of JSON, that a type takes.
 _LEVELS: Final = {"record": 3, "error": 3, **dict.fromkeys(PRIMITIVES, 0)}
@@ -53,7 +53,7 @@ def normalized_text(schema: Schema, *, known: Collection[str] = ()) -> str:
 
 
 def parsing_form(schema: Schema) -> str:
-    """Raises InvalidSchemaError where fastavro does not take the schema."""
+    """Raises SchemaSyntaxError where fastavro does not take the schema."""
     return str(_by_fastavro(fastavro.schema.to_parsing_canonical_form, self_contained(schema)))
 
 
@@ -63,7 +63,7 @@ def fingerprint(schema: Schema, algorithm: str = "CRC-64-AVRO") -> str:
 
 
 def check_readable(schema: Schema) -> None:
-    """Raises InvalidSchemaError where fastavro, which reads data here, does not take the schema."""
+    """Raises SchemaSyntaxError where fastavro, which reads data here, does not take the schema."""
     _by_fastavro(fastavro.schema.parse_schema, self_contained(schema))
 
 
@@ -71,7 +71,7 @@ def _by_fastavro(function: Any, value: Any) -> Any:
     try:
         return function(value)
     except (fastavro.schema.SchemaParseException, ValueError, TypeError, KeyError) as error:
-        raise InvalidSchemaError(f"fastavro does not take it ({error}).") from error
+        raise SchemaSyntaxError(f"fastavro does not take it ({error}).") from error
 
 
 def _dumped(value: Any) -> str:
@@ -86,12 +86,12 @@ class _Writer(ABC):
         self._depth = 0
 
     def value(self, schema: Schema, namespace: str) -> Any:
-        """Raises InvalidSchemaError for what would be nested too deeply: types that were defined
+        """Raises SchemaSyntaxError for what would be nested too deeply: types that were defined
         beside each other, in several schemas, come to stand in one another."""
         levels = _LEVELS.get(schema.kind, 1)
         self._depth += levels
         if self._depth > MAX_JSON_DEPTH:
-            raise InvalidSchemaError(
+            raise SchemaSyntaxError(
                 "With all that it refers to, it is nested in more than "
                 f"{MAX_JSON_DEPTH} levels. Refer to fewer schemas that refer to others."
             )

@@ -27,9 +27,9 @@ from avro_columns.decode.cursors import (
     scan_varint,
 )
 from avro_columns.decode.reader import Reader
+from avro_columns.errors import UnsupportedTypeError
 from avro_columns.values import inlined
 from avro_columns.values.arrow_types import row_bytes
-from spark_logbus.errors import UnsupportedSchemaError
 
 #: Lanes up to which each is scanned by itself: there a step of numpy costs more than as many items
 #: do one by one (30 to 45 microseconds were measured, and 1 to 1.6 for an item).
@@ -74,7 +74,7 @@ class BlockReader:
 
     def __init__(self, place: str, arrow: pa.DataType, items: Reader) -> None:
         if not items.min_bytes:
-            raise UnsupportedSchemaError(
+            raise UnsupportedTypeError(
                 f"The items of {inlined.named(place)} take no bytes, so any number of them fits "
                 "into nothing; such arrays are not read."
             )

@@ -18,13 +18,13 @@ from pyarrow import types
 
 from avro_columns.decode.cursors import Chunk, Flags, Lanes, Longs, Undecodable
 from avro_columns.decode.nested_readers import RecordReader, reader_of, zeros_of
+from avro_columns.errors import (
+    BatchTooLargeError,
+    UndecodableDatumError,
+    ValueMismatchError,
+)
 from avro_columns.values import inlined
 from avro_columns.values.arrow_types import row_bytes
-from spark_logbus.errors import (
-    RecordBatchTooLargeError,
-    SchemaMismatchError,
-    UndecodableRecordError,
-)
 
 __all__ = ["MAX_DECODED_BYTES", "Decoded", "Decoder", "Undecodable"]
 
@@ -46,10 +46,10 @@ class Decoded:
     undecodable: list[Undecodable]
 
     def checked(self) -> pa.Array:
-        """The values. Raises UndecodableRecordError if any is undecodable."""
+        """The values. Raises UndecodableDatumError if any is undecodable."""
         if self.undecodable:
             first = self.undecodable[0]
-            raise UndecodableRecordError(
+            raise UndecodableDatumError(
                 f"{len(self.undecodable)} of {len(self.values)} records do not decode; the first "
                 f"is row {first.row}: {first.reason}."
             )
@@ -63,7 +63,7 @@ class Decoder:
         """Of a record, ``fields`` alone become columns, in the schema's order; the others are
         skipped, and what is wrong in them is found only where it hides the end of the value.
 
-        Raises UnsupportedSchemaError, and SchemaMismatchError for a name that is no field.
+        Raises UnsupportedTypeError, and ValueMismatchError for a name that is no field.
         """
         node = inlined.parse(schema)
         self._reader = (
@@ -84,13 +84,13 @@ class Decoder:
     ) -> Decoded:
         """A value of ``arrow_type`` for each of ``values``, a binary column; null for null.
 
-        The datums begin after ``start`` bytes of each value. Raises SchemaMismatchError for a
-        column that is not binary, and RecordBatchTooLargeError when as many rows would take more
+        The datums begin after ``start`` bytes of each value. Raises ValueMismatchError for a
+        column that is not binary, and BatchTooLargeError when as many rows would take more
         than ``max_decoded_bytes`` whatever is in them. A row whose items would is undecodable.
         """
         bytes_left = max_decoded_bytes - len(values) * self._row_bytes
         if bytes_left < 0:
-            raise RecordBatchTooLargeError(
+            raise BatchTooLargeError(
                 f"{len(values)} records would take {len(values) * self._row_bytes} bytes or more "
                 f"as columns, the limit is {max_decoded_bytes}; decode fewer at a time."
             )
@@ -163,7 +163,7 @@ def _chunks(values: pa.Array | pa.ChunkedArray) -> Iterator[_Part]:
             end = np.searchsorted(offsets, offsets[row] + _CHUNK_BYTES, side="right")
             end = max(row + 1, min(row + _CHUNK_ROWS, int(end) - 1))
             if offsets[end] - offsets[row] > _MAX_CHUNK_BYTES:
-                raise RecordBatchTooLargeError(
+                raise BatchTooLargeError(
                     f"A value of {offsets[end] - offsets[row]} bytes does not fit a column, "
                     f"which takes {_MAX_CHUNK_BYTES}."
                 )
@@ -175,14 +175,14 @@ def _chunks(values: pa.Array | pa.ChunkedArray) -> Iterator[_Part]:
 def binary_buffers(array: pa.Array) -> tuple[Any, Longs]:
     """The bytes of a binary column as numpy's, and its offsets, one more than rows.
 
-    Raises SchemaMismatchError for another type.
+    Raises ValueMismatchError for another type.
     """
     if types.is_binary(array.type):
         dtype: Any = np.int32
     elif types.is_large_binary(array.type):
         dtype = np.int64
     else:
-        raise SchemaMismatchError(
+        raise ValueMismatchError(
             f"Expected a column of datums, of type binary; got {array.type}. Cast it first."
         )
     _, offsets, data = array.buffers()

@@ -24,12 +24,12 @@ from avro_columns.branches import PROMOTIONS, Branches, TypeName
 from avro_columns.decode.cursors import Faults, Flags, Longs
 from avro_columns.decode.decoder import Decoded
 from avro_columns.decode.leaf_readers import NOT_UTF8, is_text, number_bounds
+from avro_columns.errors import ResolutionError, ValueMismatchError
 from avro_columns.logical import keeps_meaning
 from avro_columns.values import inlined
 from avro_columns.values.arrow_types import arrow_type
 from avro_columns.values.conform import as_lists, as_member, of_sizes
 from avro_columns.values.rows import default_array
-from spark_logbus.errors import SchemaMismatchError, SchemaResolutionError
 
 #: Makes an array without nulls, whose values are of these rows, the reader's. None: it is already.
 Step = Callable[[pa.Array, Longs, Faults], pa.Array] | None
@@ -37,7 +37,7 @@ Step = Callable[[pa.Array, Longs, Faults], pa.Array] | None
 #: Why records do not resolve, by the full names of the writer's and the reader's, each of which is
 #: one type in a schema. Members of unions are tried, and each pair would be looked at again for all
 #: that it stands in, so that the time would grow fourfold with each level of nesting.
-_Failed = dict[tuple[str, str], SchemaResolutionError]
+_Failed = dict[tuple[str, str], ResolutionError]
 
 _UNITS: Final = {"millis": 1000, "micros": 1000, "nanos": 1}
 
@@ -65,8 +65,8 @@ class Resolver:
     ) -> None:
         """Of the reader's record, ``fields`` alone are made, in its order, and have to resolve.
 
-        Raises SchemaResolutionError that names the place, UnsupportedSchemaError, and
-        SchemaMismatchError for a name that is no field of the reader's.
+        Raises ResolutionError that names the place, UnsupportedTypeError, and
+        ValueMismatchError for a name that is no field of the reader's.
         """
         written, read = inlined.parse(writer), inlined.parse(reader)
         if fields is not None:
@@ -89,12 +89,12 @@ class Resolver:
     def resolve(self, values: pa.Array) -> Decoded:
         """``values``, of all of the writer's fields or of those that are needed, as the reader's.
 
-        Null stays null. Raises SchemaMismatchError for columns of another schema.
+        Null stays null. Raises ValueMismatchError for columns of another schema.
         """
         if values.type.equals(self._whole_type):
             values = _narrowed(values, self.writer_type)
         elif not values.type.equals(self.writer_type):
-            raise SchemaMismatchError(
+            raise ValueMismatchError(
                 f"Expected a column of the writer's schema, {self.writer_type}; got {values.type}."
             )
         if self._step is None:
@@ -130,15 +130,15 @@ def _spread(values: pa.Array, flags: Flags) -> pa.Array:
     return values.take(pa.array(np.cumsum(flags) - 1, mask=~flags))
 
 
-def _refused(writer: inlined.Node, reader: inlined.Node, why: str = "") -> SchemaResolutionError:
-    return SchemaResolutionError(
+def _refused(writer: inlined.Node, reader: inlined.Node, why: str = "") -> ResolutionError:
+    return ResolutionError(
         f"{inlined.named(reader.place)} was written as {inlined.described(writer)}, "
         f"which cannot be read as {inlined.described(reader)}{why}."
     )
 
 
 def _step(writer: inlined.Node, reader: inlined.Node, failed: _Failed) -> Step:
-    """Raises SchemaResolutionError where the schemas do not resolve."""
+    """Raises ResolutionError where the schemas do not resolve."""
     if isinstance(writer, inlined.Union):
         return _from_union(writer, reader, failed)
     if isinstance(reader, inlined.Union):
@@ -149,7 +149,7 @@ def _step(writer: inlined.Node, reader: inlined.Node, failed: _Failed) -> Step:
             raise failed[names]
         try:
             return _record(writer, reader, failed)
-        except SchemaResolutionError as error:
+        except ResolutionError as error:
             failed[names] = error
             raise
     if isinstance(writer, inlined.Array) and isinstance(reader, inlined.Array):
@@ -197,7 +197,7 @@ def _member(
     for number in branches.find(_type_name(writer)):
         try:
             return number, _step(writer, reader.others[number], failed)
-        except SchemaResolutionError as error:
+        except ResolutionError as error:
             problem = problem or error
     raise problem or _refused(writer, reader)
 
@@ -225,7 +225,7 @@ def _from_union(writer: inlined.Union, reader: inlined.Node, failed: _Failed) ->
     if isinstance(reader, inlined.Union):
         branches = Branches(map(_type_name, reader.others))
     steps: list[tuple[Step, str]] = []  # of each member but null, or why there is none
-    problem: SchemaResolutionError | None = None
+    problem: ResolutionError | None = None
     in_place = several and arrow_type(writer).equals(arrow)
     for own, member in enumerate(writer.others):
         number = 0
@@ -234,7 +234,7 @@ def _from_union(writer: inlined.Union, reader: inlined.Node, failed: _Failed) ->
                 number, inner = _member(member, reader, branches, failed)
             else:
                 inner = _step(member, reader, failed)
-        except SchemaResolutionError as error:
+        except ResolutionError as error:
             problem = problem or error
             steps.append((None, _NO_MEMBER + _unformatted(error.message)))
             in_place = False
@@ -364,14 +364,14 @@ def _needed(writer: inlined.Record, reader: inlined.Record) -> set[str]:
 
 def _default(one: inlined.Field, reader: inlined.Record) -> pa.Array:
     if one.default is inlined.NO_DEFAULT:
-        raise SchemaResolutionError(
+        raise ResolutionError(
             f"The field {one.node.place or one.name} is not in the writer's {reader.name}, and the "
             "reader's schema has no default for it; add one."
         )
     try:
         return default_array(one, one.node.place)
-    except SchemaMismatchError as error:
-        raise SchemaResolutionError(error.message) from error
+    except ValueMismatchError as error:
+        raise ResolutionError(error.message) from error
 
 
 def _array(writer: inlined.Array, reader: inlined.Array, failed: _Failed) -> Step:

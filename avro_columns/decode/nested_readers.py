@@ -49,7 +49,7 @@ NO_MEMBER: Final = "the index {value} is none of the union's members"
 
 
 def reader_of(node: inlined.Node) -> Reader:
-    """The reader of a schema. Raises UnsupportedSchemaError for items that take no bytes."""
+    """The reader of a schema. Raises UnsupportedTypeError for items that take no bytes."""
     if isinstance(node, inlined.Primitive | inlined.Enum):
         return leaf_reader(node)
     if isinstance(node, inlined.Record):
@@ -99,7 +99,7 @@ class RecordReader:
     is_varint: ClassVar[bool] = False
 
     def __init__(self, node: inlined.Record, names: Collection[str] | None = None) -> None:
-        """Columns are made of the fields ``names``, or of all. Raises SchemaMismatchError for a
+        """Columns are made of the fields ``names``, or of all. Raises ValueMismatchError for a
         name that is none of the fields."""
         self.place = node.place
         made = node if names is None else inlined.with_fields(node, names)

@@ -26,14 +26,14 @@ class Encoder:
     """Encodes columns of one schema. Thread-safe."""
 
     def __init__(self, schema: inlined.AnySchema) -> None:
-        """Raises UnsupportedSchemaError."""
+        """Raises UnsupportedTypeError."""
         self._node = inlined.parse(schema)
         self.arrow_type = arrow_type(self._node)
 
     def encode(self, columns: Any) -> pa.Array:
         """A datum for each row of ``columns``, which are what ``conform`` takes.
 
-        Raises SchemaMismatchError for what the schema does not take, RecordBatchTooLargeError for
+        Raises ValueMismatchError for what the schema does not take, BatchTooLargeError for
         more than a column holds.
         """
         array = conform(columns, self._node)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from avro_columns.decode.cursors import Bytes, Longs, ULongs
-from spark_logbus.errors import RecordBatchTooLargeError
+from avro_columns.errors import BatchTooLargeError
 
 _ONE: Final = np.uint64(1)
 _SEVEN: Final = np.uint64(7)
@@ -116,7 +116,7 @@ class Pieces:
         self._columns.append(_binary(int(offsets[0]), sizes, data))
 
     def joined(self) -> pa.Array:
-        """The datums, as a binary column. Raises RecordBatchTooLargeError."""
+        """The datums, as a binary column. Raises BatchTooLargeError."""
         self._end_stretch()
         if not self._columns:
             return pa.array([b""] * self.count, pa.binary())
@@ -165,7 +165,7 @@ def _binary(start: int, sizes: Longs, data: Any) -> pa.Array:
 
 def _check_size(total: int) -> None:
     if total > _MAX_BYTES:
-        raise RecordBatchTooLargeError(
+        raise BatchTooLargeError(
             f"The datums take {total} bytes, more than the {_MAX_BYTES} of a column; encode fewer "
             "at a time."
         )

@@ -15,8 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types
 
+from avro_columns.errors import UnsupportedTypeError
 from avro_columns.values import inlined
-from spark_logbus.errors import UnsupportedSchemaError
 
 #: A duration of Avro's: months, days and milliseconds, none of which is the others' multiple.
 DURATION: Final = pa.struct(
@@ -74,7 +74,7 @@ def arrow_type(schema: inlined.AnySchema) -> pa.DataType:
 def arrow_schema(schema: inlined.AnySchema) -> pa.Schema:
     """The columns of a record's fields.
 
-    Raises UnsupportedSchemaError for a schema that is not a record.
+    Raises UnsupportedTypeError for a schema that is not a record.
     """
     record = inlined.record_of(inlined.parse(schema))
     return pa.schema([_field(one.name, one.node) for one in record.fields])
@@ -99,7 +99,7 @@ def avro_schema(columns: pa.Schema | pa.StructType, *, name: str = "record") -> 
     """A schema for records of ``columns``, as ``json`` takes it.
 
     Records inside are named by their place. A nullable field is a union of null and its type, with
-    null as its default. Raises UnsupportedSchemaError that names the column that Avro has no type
+    null as its default. Raises UnsupportedTypeError that names the column that Avro has no type
     or name for.
     """
     return _record(list(columns), name, "", set())
@@ -111,7 +111,7 @@ def _record(fields: list[pa.Field], name: str, place: str, taken: set[str]) -> d
     made = []
     for one in fields:
         if not _NAME.match(one.name):
-            raise UnsupportedSchemaError(
+            raise UnsupportedTypeError(
                 f"The column {prefix + one.name!r} cannot be named so in Avro: letters, digits and "
                 "underscores only, no digit first. Rename it."
             )
@@ -193,7 +193,7 @@ def _avro_type(arrow: pa.DataType, place: str, taken: set[str]) -> Any:
         return {"type": "map", "values": nested(arrow.item_field, f"{place}{{}}")}
     if types.is_struct(arrow):
         return _record(list(arrow), place or "record", place, taken)
-    raise UnsupportedSchemaError(
+    raise UnsupportedTypeError(
         f"The column {place} is {arrow}, for which Avro has no type; cast it first."
     )
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from avro_columns.errors import ValueMismatchError
 from avro_columns.values import inlined
 from avro_columns.values.arrow_types import DURATION, arrow_type
 from avro_columns.values.fitting import shown
 from avro_columns.values.rows import default_array
-from spark_logbus.errors import SchemaMismatchError
 
 _Is = Callable[[pa.DataType], bool]
 #: Of a place in an array, the row of the whole in which it stands; asked for errors only.
@@ -61,7 +61,7 @@ def conform(columns: Any, schema: inlined.AnySchema, *, nullable: bool | None = 
 
     Takes an array, a table, an arrow batch, or a DataFrame of pandas. Columns are matched by name;
     one that is not there becomes the field's default, or null. ``nullable`` lets rows be null, or
-    does not, whatever the schema says. Raises SchemaMismatchError that names the column and its
+    does not, whatever the schema says. Raises ValueMismatchError that names the column and its
     type, or the row.
     """
     return _conform(_one_array(columns), inlined.parse(schema), "", _same, nullable=nullable)
@@ -78,7 +78,7 @@ def _one_array(columns: Any) -> pa.Array:
         chunks = columns.chunks
         return pa.concat_arrays(chunks) if chunks else pa.nulls(0, columns.type)
     if not isinstance(columns, pa.Array):
-        raise SchemaMismatchError(
+        raise ValueMismatchError(
             f"Expected an Arrow array, table or batch, or a DataFrame of pandas; got a "
             f"{type(columns).__name__}."
         )
@@ -107,7 +107,7 @@ def _conform(
         return _present(array, node, place, row_of)
     flags = np.asarray(array.is_valid())
     if not nullable:
-        raise SchemaMismatchError(
+        raise ValueMismatchError(
             f"{_column(place)} has {array.null_count} nulls, and the schema allows none; "
             f"the first is in row {row_of(int(np.argmin(flags)))}."
         )
@@ -140,7 +140,7 @@ def _record(array: pa.Array, node: inlined.Record, place: str, row_of: _RowOf) -
     if unknown or len(set(names)) < len(names):
         odd = unknown[0] if unknown else next(name for name in names if names.count(name) > 1)
         problem = "is not in the schema" if unknown else "is there more than once"
-        raise SchemaMismatchError(
+        raise ValueMismatchError(
             f"The column {_below(place, odd)} {problem}; the schema's fields are "
             f"{', '.join(one.name for one in node.fields)}."
         )
@@ -157,12 +157,12 @@ def _record(array: pa.Array, node: inlined.Record, place: str, row_of: _RowOf) -
 
 
 def absent(field: inlined.Field, count: int, place: str) -> pa.Array:
-    """``count`` times the default of a field, or null. Raises SchemaMismatchError without one."""
+    """``count`` times the default of a field, or null. Raises ValueMismatchError without one."""
     if field.default is not inlined.NO_DEFAULT:
         return default_array(field, place).take(pa.array(np.zeros(count, np.int64)))
     if inlined.is_nullable(field.node):
         return pa.nulls(count, arrow_type(field.node))
-    raise SchemaMismatchError(
+    raise ValueMismatchError(
         f"The column {place} is missing, and the schema has no default for it."
     )
 
@@ -239,7 +239,7 @@ def _union(array: pa.Array, node: inlined.Union, place: str, row_of: _RowOf) -> 
     for number in same or range(len(others)):
         try:
             values = _conform(array, others[number], place, row_of)
-        except SchemaMismatchError:
+        except ValueMismatchError:
             continue
         return as_member(values, number, arrow)
     raise _misfit(array, node, place)
@@ -260,7 +260,7 @@ def _members(array: pa.Array, node: inlined.Union, place: str, row_of: _RowOf) -
     if wrong.any():
         at = int(np.argmax(wrong))
         found = [f"member{i}" for i, member in enumerate(members) if member[at].is_valid]
-        raise SchemaMismatchError(
+        raise ValueMismatchError(
             f"{_column(place)} has {' and '.join(found) or 'no member'} set in row {row_of(at)}; "
             f"of a union it is one of {', '.join(one.name for one in array.type)}"
             f"{', or none for null' if inlined.is_nullable(node) else ''}."
@@ -309,7 +309,7 @@ def _checked(
         known = np.asarray(pc.is_in(array, pa.array(node.symbols, pa.string())))
         if not known.all():
             at = int(np.argmin(known))
-            raise SchemaMismatchError(
+            raise ValueMismatchError(
                 f"{_column(place)} is {shown(array[at].as_py())} in row {row_of(at)}, which is "
                 f"none of the symbols {', '.join(node.symbols)}."
             )
@@ -318,7 +318,7 @@ def _checked(
         fit = ((parts >= 0) & (parts < 1 << 32)).all(axis=0)
         if not fit.all():
             at = int(np.argmin(fit))
-            raise SchemaMismatchError(
+            raise ValueMismatchError(
                 f"{_column(place)} is {array[at]} in row {row_of(at)}; the parts of a duration are "
                 f"from 0 to {(1 << 32) - 1}."
             )
@@ -355,7 +355,7 @@ def _duration(array: pa.Array, node: inlined.Primitive | inlined.Enum, place: st
     return pa.StructArray.from_arrays(parts, fields=list(DURATION))
 
 
-def _misfit(array: pa.Array, node: inlined.Node, place: str, why: str = "") -> SchemaMismatchError:
+def _misfit(array: pa.Array, node: inlined.Node, place: str, why: str = "") -> ValueMismatchError:
     reason = f" ({why.splitlines()[0].rstrip('.')})" if why else ""
     remedy = ""
     if types.is_timestamp(array.type) and "timestamp" in inlined.described(node):
@@ -364,7 +364,7 @@ def _misfit(array: pa.Array, node: inlined.Node, place: str, why: str = "") -> S
             if array.type.tz is None
             else " Take its zone away."
         )
-    return SchemaMismatchError(
+    return ValueMismatchError(
         f"{_column(place)} is {array.type}, which does not become {inlined.described(node)}"
         f"{reason}; cast it first.{remedy}"
     )

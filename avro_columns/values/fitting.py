@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from avro_columns.errors import ValueMismatchError
 from avro_columns.values import inlined
 from avro_columns.values.arrow_types import arrow_type
-from spark_logbus.errors import SchemaMismatchError
 
 #: What is below it is rounded to no more than 32 bits hold.
 LARGEST_FLOAT: Final = 3.4028235677973366e38
@@ -271,7 +271,7 @@ def member_of(node: inlined.Union, value: Any) -> Member:
     it; else the first that keeps it, or else the first that takes it.
 
     A value names its member as ``(name, value)``. Records of other names fit no mapping that has a
-    name under the key ``-type``. Raises SchemaMismatchError if none fits.
+    name under the key ``-type``. Raises ValueMismatchError if none fits.
     """
     named = _named(node, value)
     if named is not None:
@@ -304,7 +304,7 @@ def _named(node: inlined.Union, value: Any) -> Member | None:
 # -- errors -------------------------------------------------------------------------------
 
 
-def misfit(node: inlined.Node, value: Any) -> SchemaMismatchError:
+def misfit(node: inlined.Node, value: Any) -> ValueMismatchError:
     """The error for a value that is none of ``node``."""
     remedy = ""
     members = node.others if isinstance(node, inlined.Union) else (node,)
@@ -313,7 +313,7 @@ def misfit(node: inlined.Node, value: Any) -> SchemaMismatchError:
             " A datetime without a time zone is no moment; give it one, as in "
             ".replace(tzinfo=timezone.utc) or .astimezone()."
         )
-    return SchemaMismatchError(
+    return ValueMismatchError(
         f"{inlined.named(node.place)} is {shown(value)} ({type(value).__name__}), "
         f"expected {inlined.described(node)}.{remedy}"
     )

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from avro_columns import model
+from avro_columns.errors import SchemaSyntaxError, UnsupportedTypeError, ValueMismatchError
 from avro_columns.logical import Meaning, meaning_of
 from avro_columns.parse import parse as parse_text
 from avro_columns.parse import parse_value
-from spark_logbus.errors import SchemaMismatchError, UnsupportedSchemaError
-from spark_logbus.schemas.errors import InvalidSchemaError
 
 #: Nodes of a tree. Named types make a short schema a wide one: each reference is a column again.
 MAX_NODES: Final = 10_000
@@ -153,22 +152,22 @@ def described(node: Node) -> str:
 
 
 def record_of(node: Node) -> Record:
-    """``node``, which is a record. Raises UnsupportedSchemaError for another."""
+    """``node``, which is a record. Raises UnsupportedTypeError for another."""
     if not isinstance(node, Record):
-        raise UnsupportedSchemaError("The schema is not a record, so it has no columns by name.")
+        raise UnsupportedTypeError("The schema is not a record, so it has no columns by name.")
     return node
 
 
 def with_fields(record: Record, names: Collection[str]) -> Record:
     """A record with its fields ``names`` alone, in its own order.
 
-    Raises SchemaMismatchError for a name that is none of its fields.
+    Raises ValueMismatchError for a name that is none of its fields.
     """
     wanted = set(names)
     fields = tuple(one for one in record.fields if one.name in wanted)
     unknown = wanted.difference(one.name for one in fields)
     if unknown:
-        raise SchemaMismatchError(
+        raise ValueMismatchError(
             f"{min(unknown)!r} is no field of {record.name}; choose among "
             f"{', '.join(one.name for one in record.fields)}."
         )
@@ -178,16 +177,16 @@ def with_fields(record: Record, names: Collection[str]) -> Record:
 def parse(schema: AnySchema) -> Node:
     """The tree of a schema; a tree is handed back.
 
-    Raises UnsupportedSchemaError for what is no schema and for what no columns can hold.
+    Raises UnsupportedTypeError for what is no schema and for what no columns can hold.
     """
     if isinstance(schema, Node):
         return schema
     try:
         return _Walk().node(_modelled(schema), "")
-    except InvalidSchemaError as error:
-        raise UnsupportedSchemaError(f"Not an Avro schema: {error.message}") from error
+    except SchemaSyntaxError as error:
+        raise UnsupportedTypeError(f"Not an Avro schema: {error.message}") from error
     except RecursionError as error:  # of JSON values, whose depth nothing has bounded
-        raise UnsupportedSchemaError(
+        raise UnsupportedTypeError(
             f"The schema is nested deeper than {MAX_DEPTH} types; Arrow's columns are not."
         ) from error
 
@@ -211,11 +210,11 @@ class _Walk:
     def node(self, schema: model.Schema, place: str) -> Node:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise UnsupportedSchemaError(
+            raise UnsupportedTypeError(
                 f"The schema makes more than {MAX_NODES} columns, the last at {named(place)}."
             )
         if self.depth >= MAX_DEPTH:
-            raise UnsupportedSchemaError(
+            raise UnsupportedTypeError(
                 f"{named(place)} is nested deeper than {MAX_DEPTH} types; Arrow's columns are not."
             )
         self.depth += 1
@@ -237,16 +236,14 @@ class _Walk:
                 return _fixed(schema, place)
             case model.Enum(name=name, symbols=symbols):
                 if not symbols:
-                    raise UnsupportedSchemaError(
-                        f"The enum {name} at {named(place)} has no symbols."
-                    )
+                    raise UnsupportedTypeError(f"The enum {name} at {named(place)} has no symbols.")
                 return Enum(place, name, tuple(symbols), schema.default, tuple(schema.aliases))
             case model.Record():
                 return self._record(schema, place)
 
     def _record(self, schema: model.Record, place: str) -> Record:
         if schema.name in self.inside:
-            raise UnsupportedSchemaError(
+            raise UnsupportedTypeError(
                 f"The schema is recursive: {named(place)} is a {schema.name}, inside of which it "
                 "stands. A column cannot hold itself; keep such values as bytes."
             )
@@ -266,7 +263,7 @@ class _Walk:
 
     def _union(self, schema: model.Union, place: str) -> Union:
         if not schema.branches:
-            raise UnsupportedSchemaError(f"The union at {named(place)} has no members.")
+            raise UnsupportedTypeError(f"The union at {named(place)} has no members.")
         prefix = f"{place}." if place else ""
         several = sum(branch.kind != "null" for branch in schema.branches) > 1
         members: list[Node] = []
@@ -280,7 +277,7 @@ class _Walk:
 
 def _fixed(schema: model.Fixed, place: str) -> Primitive:
     if schema.size > MAX_FIXED_BYTES:
-        raise UnsupportedSchemaError(
+        raise UnsupportedTypeError(
             f"The fixed {schema.name} at {named(place)} has {schema.size} bytes, more than "
             f"{MAX_FIXED_BYTES}, and each row would take them; use bytes."
         )
@@ -294,7 +291,7 @@ def _logical(properties: Mapping[str, Any], plain: Primitive) -> Primitive:
     """``plain`` with its logical type, if that is known and stands on such a type."""
     meaning = meaning_of(plain.kind, properties, size=plain.size)
     if meaning.precision > MAX_PRECISION:
-        raise UnsupportedSchemaError(
+        raise UnsupportedTypeError(
             f"The decimal at {named(plain.place)} has {meaning.precision} digits; columns hold "
             f"{MAX_PRECISION}. Read it as bytes, without the logical type."
         )

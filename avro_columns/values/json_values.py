@@ -20,6 +20,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from avro_columns.errors import ValueMismatchError
 from avro_columns.values import inlined
 from avro_columns.values.fitting import (
     Member,
@@ -29,14 +30,13 @@ from avro_columns.values.fitting import (
     misfit,
     takes,
 )
-from spark_logbus.errors import SchemaMismatchError
 
 # -- out of JSON --------------------------------------------------------------------------
 
 
 def value_of_json(node: inlined.Node, given: Any) -> Any:
     """What ``columns_of`` takes for ``given``, which ``json.loads`` has returned. What does not fit
-    the schema is left for its checks, but for texts that stand for nothing: SchemaMismatchError."""
+    the schema is left for its checks, but for texts that stand for nothing: ValueMismatchError."""
     if given is None:
         return None
     if isinstance(node, inlined.Union):
@@ -73,7 +73,7 @@ def _first_member(node: inlined.Union, given: Any) -> Member | None:
     for number, other in enumerate(node.others):
         try:
             made = value_of_json(other, given)
-        except SchemaMismatchError:
+        except ValueMismatchError:
             continue
         if keeps(other, given):
             return Member(number, made)
@@ -96,7 +96,7 @@ def _leaf(node: inlined.Primitive, given: Any) -> Any:
             if logical.startswith(ending):
                 micros = _NANOS.sub("", given, count=1)
                 if ending == "timestamp" and _parsed(node, micros, parse).tzinfo is None:
-                    raise SchemaMismatchError(
+                    raise ValueMismatchError(
                         f"{misfit(node, given).message} A time without a zone is no moment; write "
                         "its zone behind it, such as Z or +08:00."
                     )

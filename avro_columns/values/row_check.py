@@ -16,6 +16,7 @@ from uuid import UUID
 
 import numpy as np
 
+from avro_columns.errors import ValueMismatchError
 from avro_columns.values import inlined
 from avro_columns.values.arrow_types import arrow_type
 from avro_columns.values.fitting import (
@@ -28,7 +29,6 @@ from avro_columns.values.fitting import (
     unknown_keys,
 )
 from avro_columns.values.rows import columns_of
-from spark_logbus.errors import SchemaMismatchError
 
 Take = Callable[[Any], Any]
 SizeOf = Callable[[Any], int]
@@ -49,12 +49,12 @@ class RowCheck:
     """Takes values of one schema. Thread-safe."""
 
     def __init__(self, schema: inlined.AnySchema) -> None:
-        """Raises UnsupportedSchemaError."""
+        """Raises UnsupportedTypeError."""
         compiled = _compiled(inlined.parse(schema))
         self._fixed_bytes = compiled.fixed_bytes
         self._size_of = compiled.size_of
         #: The value that ``columns_of`` is to have, which nobody else changes. Raises
-        #: SchemaMismatchError that names the field.
+        #: ValueMismatchError that names the field.
         self.take: Take = compiled.take
 
     def size(self, taken: Any) -> int:
@@ -91,8 +91,8 @@ def _asked(node: inlined.Node) -> Take:
     def take(value: Any) -> Any:
         try:
             columns_of([value], node)
-        except SchemaMismatchError as error:
-            raise SchemaMismatchError(error.message.removeprefix("Row 0: ")) from error
+        except ValueMismatchError as error:
+            raise ValueMismatchError(error.message.removeprefix("Row 0: ")) from error
         return value if value.__class__ in _KEPT else _owned(value)
 
     return take
@@ -165,15 +165,15 @@ def _as_dict(value: Any, node: inlined.Node) -> dict[str, Any]:
     return dict(row)
 
 
-def _missing(node: inlined.Record, name: str) -> SchemaMismatchError:
+def _missing(node: inlined.Record, name: str) -> ValueMismatchError:
     place = next(one.node.place for one in node.fields if one.name == name)
-    return SchemaMismatchError(f"{place} is left out, and the schema has no default for it.")
+    return ValueMismatchError(f"{place} is left out, and the schema has no default for it.")
 
 
-def _unknown(node: inlined.Record, row: Mapping[Any, Any]) -> SchemaMismatchError:
+def _unknown(node: inlined.Record, row: Mapping[Any, Any]) -> ValueMismatchError:
     names = {one.name for one in node.fields}
     other = next(name for name in row if name not in names)
-    return SchemaMismatchError(
+    return ValueMismatchError(
         f"{inlined.named(node.place)} has {other!r}, which the schema has not; its fields are "
         f"{', '.join(sorted(names))}."
     )

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from avro_columns.errors import ValueMismatchError
 from avro_columns.values import inlined
 from avro_columns.values.arrow_types import arrow_type
 from avro_columns.values.fitting import (
@@ -32,7 +33,6 @@ from avro_columns.values.fitting import (
     takes,
     unknown_keys,
 )
-from spark_logbus.errors import SchemaMismatchError
 
 _ABSENT: Final = object()
 
@@ -42,7 +42,7 @@ def columns_of(rows: Iterable[Any], schema: inlined.AnySchema) -> pa.Array:
 
     Records are mappings, whose keys may be left out where the schema has a default or null, or
     instances of dataclasses. The member of a union that a value is of is that of ``member_of``.
-    Raises SchemaMismatchError that names the row and the field, also for a datetime without a zone
+    Raises ValueMismatchError that names the row and the field, also for a datetime without a zone
     where the schema has a moment.
     """
     values = list(rows)
@@ -50,11 +50,11 @@ def columns_of(rows: Iterable[Any], schema: inlined.AnySchema) -> pa.Array:
 
 
 def default_array(field: inlined.Field, place: str) -> pa.Array:
-    """One row of a field's default. Raises SchemaMismatchError if it is no value of its type."""
+    """One row of a field's default. Raises ValueMismatchError if it is no value of its type."""
     try:
         return _column([_of_json(field.node, field.default)], np.zeros(1, np.int64), field.node)
-    except SchemaMismatchError as error:
-        raise SchemaMismatchError(
+    except ValueMismatchError as error:
+        raise ValueMismatchError(
             f"The default {shown(field.default)} of {inlined.named(place)} is no value of its "
             f"type: {error.message}"
         ) from error
@@ -100,7 +100,7 @@ def _record(values: list[Any], rows: Any, node: inlined.Record) -> pa.Array:
     )
     for value, row in zip(values, rows, strict=True):
         if not value.keys() <= names and (unknown := unknown_keys(node, value)):
-            raise SchemaMismatchError(
+            raise ValueMismatchError(
                 f"Row {row}: {inlined.named(node.place)} has {shown(min(unknown, key=str))}, which "
                 f"the schema has not; its fields are {', '.join(sorted(names))}."
             )
@@ -131,7 +131,7 @@ def _left_out(field: inlined.Field, row: int) -> Any:
         return _of_json(field.node, field.default)
     if inlined.is_nullable(field.node):
         return None
-    raise SchemaMismatchError(
+    raise ValueMismatchError(
         f"Row {row}: {field.node.place} is left out, and the schema has no default for it."
     )
 
@@ -195,7 +195,7 @@ def _chosen(node: inlined.Union, value: Any, row: int) -> Member | None:
         return None
     try:
         return member_of(node, value)
-    except SchemaMismatchError as error:
+    except ValueMismatchError as error:
         raise _in_row(row, error) from error
 
 
@@ -220,7 +220,7 @@ def _leaf(values: list[Any], rows: Any, node: inlined.Primitive | inlined.Enum) 
             pa.array([as_arrow(node, value)], arrow)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise _misfit(node, row, value) from error
-    raise SchemaMismatchError(
+    raise ValueMismatchError(
         f"The values of {inlined.named(node.place)} are too many for one column."
     )
 
@@ -378,9 +378,9 @@ def _set_members(column: pa.Array, node: inlined.Union) -> list[Any]:
 # -- errors -------------------------------------------------------------------------------
 
 
-def _misfit(node: inlined.Node, row: int, value: Any) -> SchemaMismatchError:
+def _misfit(node: inlined.Node, row: int, value: Any) -> ValueMismatchError:
     return _in_row(row, misfit(node, value))
 
 
-def _in_row(row: int, error: SchemaMismatchError) -> SchemaMismatchError:
-    return SchemaMismatchError(f"Row {row}: {error.message}")
+def _in_row(row: int, error: ValueMismatchError) -> ValueMismatchError:
+    return ValueMismatchError(f"Row {row}: {error.message}")

@@ -108,7 +108,9 @@ def _value_readers(partition: RangesPartition, columns: ColumnChoice) -> dict[st
     # Imported here: it brings what most tasks do not need.
     from avro_columns.values.inlined import parse, record_of
     from spark_logbus.client.fetch.values import ValueReader
+    from spark_logbus.schemas.avro_errors import logbus_errors
 
+    @logbus_errors
     def fields_of(schema: str) -> list[str]:
         return [field.name for field in record_of(parse(schema)).fields]
 

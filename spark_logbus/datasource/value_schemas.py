@@ -147,8 +147,11 @@ def _offered(schema: str, values: ValueOptions, *, include_headers: bool) -> Str
     # Imported here: a stream of a topic without a schema starts sooner.
     from avro_columns.values.arrow_types import arrow_type
     from spark_logbus.datasource.value_types import spark_type
+    from spark_logbus.schemas.avro_errors import logbus_errors
 
-    return typed_schema(spark_type(arrow_type(schema)), values, include_headers=include_headers)
+    with logbus_errors:
+        arrow = arrow_type(schema)
+    return typed_schema(spark_type(arrow), values, include_headers=include_headers)
 
 
 def _refuse_needless(options: ValueOptions) -> None:

@@ -13,10 +13,12 @@ from typing import Any, Final
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from avro_columns.errors import AvroError
 from avro_columns.values.arrow_types import avro_schema
 from avro_columns.values.conform import conform
-from avro_columns.values.inlined import Record, parse
-from spark_logbus.errors import InvalidOptionError, LogbusError
+from avro_columns.values.inlined import Node, Record, parse
+from spark_logbus.errors import InvalidOptionError
+from spark_logbus.schemas.avro_errors import logbus_errors
 from spark_logbus.sink.columns import SinkColumns, fits, refuse_twice
 from spark_logbus.spark.field_names import field_of
 
@@ -35,11 +37,11 @@ def check_typed_columns(schema: StructType, text: str, *, topic: str) -> SinkCol
     """
     columns, fields = _sorted_out(schema, text, topic)
     columns_of_value: Any = _empty(fields)
-    if columns.fields is None and not isinstance(parse(text), Record):
+    if columns.fields is None and not isinstance(_parsed(text), Record):
         columns_of_value = columns_of_value.column("value")
     try:
         conform(columns_of_value, text)
-    except LogbusError as error:
+    except AvroError as error:
         raise InvalidOptionError(
             f"The DataFrame does not fit the schema of topic {topic}: {error.message}"
             f"{_EVOLVE if evolved(schema, text, topic=topic) else ''}"
@@ -62,11 +64,16 @@ def evolved(schema: StructType, text: str, *, topic: str) -> str | None:
     added = to_arrow_schema(StructType([_nullable(field) for field in missing]), timezone="UTC")
     try:
         made = avro_schema(added, name=f"{known['name']}Added")
-    except LogbusError as error:
+    except AvroError as error:
         raise InvalidOptionError(
             f"The schema of topic {topic} cannot take up the new columns: {error.message}"
         ) from error
     return json.dumps({**known, "fields": [*known["fields"], *made["fields"]]})
+
+
+@logbus_errors
+def _parsed(text: str) -> Node:
+    return parse(text)
 
 
 def _is_record(known: Any) -> bool:
@@ -80,7 +87,7 @@ def _nullable(field: StructField) -> StructField:
 def _sorted_out(schema: StructType, text: str, topic: str) -> tuple[SinkColumns, list[StructField]]:
     """The columns of the record, and the fields of the value."""
     refuse_twice(schema)
-    node = parse(text)
+    node = _parsed(text)
     known = {field.name for field in node.fields} if isinstance(node, Record) else {"value"}
     by_name = {field.name: field for field in schema.fields}
     # A DataFrame that was read with flatten has the columns of the record, and fields of the same

@@ -186,6 +186,7 @@ def show(
       logbus schemas show --id 17 --whole
     """
     from avro_columns.text import fingerprint
+    from spark_logbus.schemas.avro_errors import logbus_errors
     from spark_logbus.schemas.registry.registry import RegisteredSchema, SchemaRegistry
     from spark_logbus.schemas.registry.subjects import parse_version
 
@@ -201,6 +202,8 @@ def show(
             found = RegisteredSchema("", 0, schema_id, content.text, content.references)
         value = registry.avro(found.schema_id) if whole else json.loads(found.text)
         if as_json:
+            with logbus_errors:
+                number = fingerprint(registry.parsed(found.schema_id))
             print_json(
                 {
                     "subject": found.subject or None,
@@ -208,7 +211,7 @@ def show(
                     "id": found.schema_id,
                     "schema": value,
                     "references": [_reference_row(each) for each in found.references],
-                    "fingerprint": fingerprint(registry.parsed(found.schema_id)),
+                    "fingerprint": number,
                 }
             )
             return
@@ -312,6 +315,7 @@ def diff(
     """
     from avro_columns.compatibility import faults
     from avro_columns.differences import differences
+    from spark_logbus.schemas.avro_errors import logbus_errors
     from spark_logbus.schemas.registry import SchemaRegistry
     from spark_logbus.schemas.registry.subjects import parse_version
 
@@ -342,7 +346,8 @@ def diff(
         (new, old, (after, before)),
         (old, new, (before, after)),
     ):
-        can = "can" if not faults(reader, writer) else "cannot"
+        with logbus_errors:
+            can = "can" if not faults(reader, writer) else "cannot"
         console().print(
             f"Version {names[0].version} {can} read what is written with version "
             f"{names[1].version}."
@@ -419,13 +424,16 @@ def config(
       logbus schemas config orders-value --set FULL_TRANSITIVE
     """
     from avro_columns.compatibility import Compatibility
+    from spark_logbus.schemas.avro_errors import logbus_errors
     from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
 
     _one_of(set_, unset)
     with _connected(zookeeper) as session:
         administration = SchemaAdministration(session)
         if set_ is not None:
-            administration.set_compatibility(subject, Compatibility.named(set_))
+            with logbus_errors:
+                compatibility = Compatibility.named(set_)
+            administration.set_compatibility(subject, compatibility)
         elif unset:
             administration.unset_compatibility(subject)
         found = SchemaRegistry(session).compatibility(subject).name

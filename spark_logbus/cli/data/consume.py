@@ -207,8 +207,10 @@ def _shared(
 @lru_cache(maxsize=64)
 def _parsed(schema: str) -> Node:
     from avro_columns.values.inlined import parse
+    from spark_logbus.schemas.avro_errors import logbus_errors
 
-    return parse(schema)
+    with logbus_errors:
+        return parse(schema)
 
 
 def _with_json(records: Iterable[ConsumerRecord], schema: Node | None) -> Iterable[ConsumerRecord]:

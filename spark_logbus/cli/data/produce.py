@@ -177,13 +177,16 @@ def _json_taker(cluster: Cluster, config: Mapping[str, str]) -> TakeJson | None:
     from avro_columns.values.json_values import value_of_json
     from avro_columns.values.row_check import RowCheck
     from spark_logbus.client.schemas.topic import find_writer_schema, opened_registry
+    from spark_logbus.schemas.avro_errors import logbus_errors
 
     with opened_registry(cluster, client_name="logbus-produce") as registry:
         schema = find_writer_schema(registry, config)
     assert schema is not None
-    node = parse(schema.text)
-    check = RowCheck(node)
+    with logbus_errors:
+        node = parse(schema.text)
+        check = RowCheck(node)
 
+    @logbus_errors
     def take(given: Any) -> Any:
         return None if given is None else check.take(value_of_json(node, given))
 

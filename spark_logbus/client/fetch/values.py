@@ -28,15 +28,11 @@ from avro_columns.decode.decoder import (
     Undecodable,
 )
 from avro_columns.decode.evolution import Resolver
+from avro_columns.errors import BatchTooLargeError, ResolutionError, UnsupportedTypeError
 from avro_columns.values.arrow_types import arrow_type
 from avro_columns.values.inlined import parse, record_of, with_fields
 from spark_logbus.client.schemas.topic import ValueSchemas
-from spark_logbus.errors import (
-    RecordBatchTooLargeError,
-    SchemaResolutionError,
-    UndecodableRecordError,
-    UnsupportedSchemaError,
-)
+from spark_logbus.errors import UndecodableRecordError
 from spark_logbus.model import OffsetRange, OnUndecodable, TopicPartition
 from spark_logbus.protocol import ColumnChoice
 from spark_logbus.record import RecordBatchHeader
@@ -48,6 +44,7 @@ from spark_logbus.record.columns.layout import ColumnSelection, struct_of
 from spark_logbus.record.header import verify_against
 from spark_logbus.record.rows.plain import integers
 from spark_logbus.record.run import RecordBatchRun
+from spark_logbus.schemas.avro_errors import logbus_errors
 from spark_logbus.topic_schemas import Encoding
 
 logger = logging.getLogger(__name__)
@@ -102,11 +99,12 @@ class ValueReader:
         self._fields = None if fields is None else tuple(fields)
         #: The number of records that were left out.
         self.dropped = 0
-        reader = parse(schemas.reader if fields is None or fields else _NO_FIELDS)
-        #: The schema of the values.
-        self.schema = reader if fields is None else with_fields(record_of(reader), fields)
-        #: Their type.
-        self.arrow_type = arrow_type(self.schema)
+        with logbus_errors:
+            reader = parse(schemas.reader if fields is None or fields else _NO_FIELDS)
+            #: The schema of the values.
+            self.schema = reader if fields is None else with_fields(record_of(reader), fields)
+            #: Their type.
+            self.arrow_type = arrow_type(self.schema)
 
     @property
     def schema_text(self) -> str:
@@ -244,7 +242,7 @@ class ValueReader:
             return columns | {"value": struct_of([], [], len(rows), None)}
         try:
             decoded = self._decoded(columns["value"], header, MAX_DECODED_BYTES)
-        except RecordBatchTooLargeError as error:
+        except BatchTooLargeError as error:
             reason = f"its record batch is too large to be decoded ({error.message.rstrip('.')})"
             decoded = self._none_of(columns["value"], reason)
         read = self._told(columns, decoded)
@@ -285,7 +283,7 @@ class ValueReader:
             return {**columns, "value": struct_of([], [], len(columns["value"]), None)}
         try:
             decoded = self._decoded(columns["value"], header, _MOST_TOGETHER_BYTES)
-        except RecordBatchTooLargeError:
+        except BatchTooLargeError:
             return None
         if decoded.undecodable and self._on_undecodable is not OnUndecodable.KEEP:
             return None
@@ -300,7 +298,7 @@ class ValueReader:
     def _decoded(self, values: pa.Array, header: RecordBatchHeader, max_bytes: int) -> Decoded:
         """``values`` as they were written, or datums, as the reader's.
 
-        Raises RecordBatchTooLargeError for datums that would take more than ``max_bytes``.
+        Raises BatchTooLargeError for datums that would take more than ``max_bytes``.
         """
         if header.layout != fmt.LAYOUT_COLUMNS and header.schema_id == fmt.PLAIN_BYTES_SCHEMA:
             return self._decoded_framed(values, max_bytes)
@@ -391,7 +389,7 @@ class _Writer:
                 self.places = resolution.places
                 self.resolve = resolution.resolve
                 self.decode = resolution.decode
-            except (SchemaResolutionError, UnsupportedSchemaError) as error:
+            except (ResolutionError, UnsupportedTypeError) as error:
                 self.problem = (
                     f"{schemas.named(schema_id)} cannot be read under {schemas.reader_name}: "
                     f"{error.message.rstrip('.')}"
@@ -419,7 +417,7 @@ class _Resolution:
         return self._resolver.resolve(values)
 
     def decode(self, datums: pa.Array, *, start: int, max_decoded_bytes: int) -> Decoded:
-        """Datums as values of the reader's schema. Raises RecordBatchTooLargeError."""
+        """Datums as values of the reader's schema. Raises BatchTooLargeError."""
         decoded = self._decoder.decode(datums, start=start, max_decoded_bytes=max_decoded_bytes)
         resolved = self.resolve(decoded.values)
         undecodable = sorted([*decoded.undecodable, *resolved.undecodable], key=_row)

@@ -12,6 +12,7 @@ from pyarrow import types
 
 from avro_columns.confluent import confluent_ids
 from avro_columns.encode.encoder import Encoder
+from avro_columns.errors import AvroError
 from avro_columns.values import inlined
 from avro_columns.values.arrow_types import arrow_type
 from avro_columns.values.conform import conform
@@ -29,6 +30,7 @@ from spark_logbus.record.columns.encoder import encode_columns
 from spark_logbus.record.columns.layout import fields_of
 from spark_logbus.record.rows.arrow import canonical, encode
 from spark_logbus.record.rows.builder import BATCH_OVERHEAD_BYTES, ArrowBatchBuilder
+from spark_logbus.schemas.avro_errors import in_logbus, logbus_errors
 from spark_logbus.topic_schemas import Encoding
 
 if TYPE_CHECKING:
@@ -59,16 +61,16 @@ class ValueWriter:
     def __init__(self, schema: WriterSchema) -> None:
         """Raises UnsupportedSchemaError."""
         self.schema = schema
-        self._node = parse(schema.text)
-        self._type = arrow_type(self._node)
+        with logbus_errors:
+            self._node = parse(schema.text)
+            self._type = arrow_type(self._node)
         self._fields = {field.name for field in fields_of(self._type)}
-        self._datums = Encoder(self._node) if schema.encoding is Encoding.AVRO else None
+        with logbus_errors:
+            self._datums = Encoder(self._node) if schema.encoding is Encoding.AVRO else None
         self._takes_bytes = _takes_bytes(self._node)
-        self._check = RowCheck(self._node)
-        #: Of one value, which is a mapping, an instance of a dataclass, or what else the schema
-        #: describes: the row that ``new_builder`` takes. Raises SchemaMismatchError that names the
-        #: field.
-        self.take = self._check.take
+        with logbus_errors:
+            self._check = RowCheck(self._node)
+        self._take = self._check.take
         #: About the bytes of a row.
         self.row_bytes = self._check.size
         #: Of a record batch, beside its rows.
@@ -76,6 +78,18 @@ class ValueWriter:
         if self._datums is None:
             self.overhead_bytes += _COLUMN_OVERHEAD_BYTES * _columns_in(self._type)
 
+    def take(self, value: Any) -> Any:
+        """Returns the row that ``new_builder`` takes of one value: a mapping, an instance of a
+        dataclass, or what else the schema describes.
+
+        Raises SchemaMismatchError that names the field.
+        """
+        try:
+            return self._take(value)
+        except AvroError as error:
+            raise in_logbus(error) from error
+
+    @logbus_errors
     def rows(self, values: Sequence[Any]) -> pa.Array:
         """Mappings and instances of dataclasses, or None for a tombstone, as a column.
 
@@ -131,6 +145,7 @@ class ValueWriter:
             return True
         return types.is_struct(data.schema.field("value").type) or "value" not in self._fields
 
+    @logbus_errors
     def _conformed(self, value: pa.Array) -> pa.Array:
         values = conform(value, self._node, nullable=True)
         if self._datums is None or not values.null_count:
@@ -167,6 +182,7 @@ class ValueWriter:
             return False
         return self._is_of_records(data) and _is_binary(data.schema.field("value").type)
 
+    @logbus_errors
     def check_framed(self, topic: str, values: pa.Array | pa.ChunkedArray) -> None:
         """Raise SchemaMismatchError for a value that is not in Confluent's wire format, which
         nobody could read."""

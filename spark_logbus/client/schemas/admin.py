@@ -14,6 +14,7 @@ from typing import Any
 from avro_columns.values.inlined import parse
 from spark_logbus.errors import ConfigError
 from spark_logbus.log.config import LogConfig
+from spark_logbus.schemas.avro_errors import logbus_errors
 from spark_logbus.schemas.errors import UnknownSubjectError
 from spark_logbus.schemas.registry.registry import SchemaRegistry
 from spark_logbus.topic_schemas import (
@@ -95,14 +96,20 @@ def register_schemas(
     subjects = [(value.text, schemas.value_subject), (key.text, schemas.key_subject)]
     for text, _ in subjects:
         if text is not None:
-            parse(text)
+            _check_columns(text)
     with _registry(zookeeper) as registry:
         for text, subject in subjects:
             if subject is not None and text is None:
-                parse(registry.avro(_latest(registry, subject)))
+                _check_columns(registry.avro(_latest(registry, subject)))
         for text, subject in subjects:
             if subject is not None and text is not None:
                 registry.register(subject, text)
+
+
+@logbus_errors
+def _check_columns(schema: Any) -> None:
+    """Raises UnsupportedSchemaError for a schema whose values no columns can hold."""
+    parse(schema)
 
 
 def _latest(registry: SchemaRegistry, subject: str) -> int:

@@ -40,6 +40,7 @@ from spark_logbus.datasource.value_types import retyped, spark_type
 from spark_logbus.errors import ConfigError, UndecodableRecordError
 from spark_logbus.load.errors import reason
 from spark_logbus.load.layout import EVENT_TIME
+from spark_logbus.schemas.avro_errors import logbus_errors
 from spark_logbus.spark.field_names import alike, clash, column_of
 
 #: The columns of a record, besides those of its value. The topic is the directory's name.
@@ -188,7 +189,9 @@ class AvroFields:
 
     def __post_init__(self) -> None:
         """Raises ConfigError, and SchemaError for what is no schema of columns."""
-        fields = spark_type(arrow_type(self.schema))
+        with logbus_errors:
+            arrow = arrow_type(self.schema)
+        fields = spark_type(arrow)
         if not isinstance(fields, StructType):
             raise ConfigError(
                 f"--avro-schema is the schema of {fields.simpleString()}, which has no fields that "
@@ -216,7 +219,8 @@ class AvroFields:
         decoder = _decoder(self.schema)
         for batch in batches:
             values = batch.column(VALUE)
-            decoded = decoder.decode(values)
+            with logbus_errors:
+                decoded = decoder.decode(values)
             if decoded.undecodable and not self.dead_letters:
                 first = decoded.undecodable[0]
                 place = {name: batch.column(name)[first.row] for name in ("partition", "offset")}
@@ -240,7 +244,8 @@ class AvroFields:
 
 @lru_cache(maxsize=4)
 def _decoder(schema: str) -> Decoder:
-    return Decoder(schema)
+    with logbus_errors:
+        return Decoder(schema)
 
 
 def _letters(values: pa.Array, decoded: Decoded) -> pa.Array:

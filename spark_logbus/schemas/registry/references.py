@@ -8,6 +8,7 @@ from typing import Final
 from avro_columns.model import Enum, Fixed, Record, Schema, named_types
 from avro_columns.parse import parse
 from avro_columns.text import canonical_text
+from spark_logbus.schemas.avro_errors import logbus_errors
 from spark_logbus.schemas.errors import (
     InvalidSchemaError,
     UnknownSubjectError,
@@ -35,7 +36,9 @@ class Resolver:
 
     def schema(self, content: Content) -> Schema:
         """Raises InvalidSchemaError, also for what is not there to be referred to."""
-        return parse(content.text, known=self.known(content.references).values())
+        known = self.known(content.references)
+        with logbus_errors:
+            return parse(content.text, known=known.values())
 
     def known(self, references: Sequence[Reference]) -> dict[str, NamedType]:
         """All types that may be named with these references, by full name."""
@@ -44,7 +47,7 @@ class Resolver:
             place = f"references[{number}]"
             for name, found in self._types(each, place).items():
                 there = known.setdefault(name, found)
-                if there is not found and canonical_text(there) != canonical_text(found):
+                if there is not found and _text(there) != _text(found):
                     raise InvalidSchemaError(
                         f"The type {name!r} comes with two references, and is not the same in "
                         "them. Refer to one version of it everywhere.",
@@ -73,7 +76,8 @@ class Resolver:
             )
         self._open.append(key)
         known = self.known(content.references)
-        types = known | named_types(parse(content.text, known=known.values()))
+        with logbus_errors:
+            types = known | named_types(parse(content.text, known=known.values()))
         self._open.pop()
         self._parsed[key] = types
         return types
@@ -81,3 +85,8 @@ class Resolver:
 
 def _shown(reference: Reference) -> str:
     return f"Version {reference.version} of the subject {reference.subject!r}"
+
+
+@logbus_errors
+def _text(schema: NamedType) -> str:
+    return canonical_text(schema)

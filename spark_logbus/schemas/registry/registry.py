@@ -23,6 +23,7 @@ from avro_columns.text import (
 from spark_logbus.coordination import paths
 from spark_logbus.errors import CoordinationError
 from spark_logbus.retry import Deadline
+from spark_logbus.schemas.avro_errors import logbus_errors
 from spark_logbus.schemas.errors import (
     IncompatibleSchemaError,
     InvalidSchemaError,
@@ -183,6 +184,7 @@ class SchemaRegistry:
         self._cache.put(schema_id, content, schema)
         return schema
 
+    @logbus_errors
     def avro(self, schema_id: int) -> Any:
         """A schema as JSON values, with all that it refers to, as Avro's libraries take it. Raises
         UnknownSchemaError."""
@@ -204,7 +206,9 @@ class SchemaRegistry:
                 if schema is None:
                     schema = self._resolver(deadline).schema(content)
                     self._cache.put(schema_id, content, schema)
-                yield schema_id, self_contained(schema)
+                with logbus_errors:
+                    value = self_contained(schema)
+                yield schema_id, value
 
     def uses(self, schema_id: int, *, deleted: bool = False) -> list[tuple[str, int]]:
         """The subjects and versions that have an id. Raises UnknownSchemaError."""
@@ -227,6 +231,7 @@ class SchemaRegistry:
 
     # -- registration --------------------------------------------------------------------
 
+    @logbus_errors
     def register(
         self,
         subject: str,
@@ -291,6 +296,7 @@ class SchemaRegistry:
 
         return self._store.tree.repeat(f"register a schema under {subject}", step)
 
+    @logbus_errors
     def check(
         self,
         subject: str,
@@ -315,6 +321,7 @@ class SchemaRegistry:
             old = [read.subject.find(version)]
         return self._faults(read.subject, schema, old, settings)
 
+    @logbus_errors
     def lookup(
         self,
         subject: str,

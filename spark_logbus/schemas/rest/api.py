@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from avro_columns.compatibility import Compatibility
 from spark_logbus.http import Handler, HttpError, Request, Response, Routes
+from spark_logbus.schemas.avro_errors import logbus_errors
 from spark_logbus.schemas.errors import (
     InvalidSchemaError,
     NotConfiguredError,
@@ -288,7 +289,8 @@ class RestApi:
         return answer(request, {"compatibilityLevel": found.name})
 
     def _set_compatibility(self, request: Request) -> Response:
-        wanted = Compatibility.named(settings_of(request).get("compatibility"))
+        with logbus_errors:
+            wanted = Compatibility.named(settings_of(request).get("compatibility"))
         self._administration.set_compatibility(subject_or_none(request), wanted)
         return answer(request, {"compatibility": wanted.name})
 

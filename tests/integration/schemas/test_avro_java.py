@@ -11,8 +11,8 @@ import pytest
 
 from avro_columns.decode.evolution import Resolver
 from avro_columns.encode.encoder import Encoder
+from avro_columns.errors import ResolutionError
 from avro_columns.values.rows import columns_of
-from spark_logbus.errors import SchemaResolutionError
 from tests.builders.avro_types import ALL_PAIRS, TYPES, Definitions, all_unions, rows_of_all_unions
 from tests.servers.avro_java import JavaAvro, java_avro
 
@@ -45,7 +45,7 @@ def read_here(values: pa.Array, writer: Any, reader: Any) -> list[bytes | None]:
     """A datum of each value under ``reader``; None for a value that is refused."""
     try:
         resolved = Resolver(writer, reader).resolve(values).values
-    except SchemaResolutionError:
+    except ResolutionError:
         return [None] * len(values)
     datums = iter(Encoder(reader).encode(resolved.drop_null()).to_pylist())
     return [next(datums) if valid else None for valid in resolved.is_valid().to_pylist()]

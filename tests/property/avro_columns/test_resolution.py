@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from avro_columns.compatibility import faults
 from avro_columns.differences import differences
+from avro_columns.errors import SchemaSyntaxError
 from avro_columns.parse import parse, parse_value
 from avro_columns.text import (
     canonical_text,
@@ -23,7 +24,6 @@ from avro_columns.text import (
     parsing_form,
     self_contained,
 )
-from spark_logbus.schemas.errors import InvalidSchemaError
 from tests.property.avro_columns.strategies import covering, evolved, schemas
 from tests.property.examples import examples
 
@@ -119,5 +119,5 @@ def test_differences_are_there_where_texts_differ(pair: tuple[Any, Any]) -> None
     max_leaves=20,
 ))  # fmt: skip
 def test_no_json_breaks_the_parser(value: Any) -> None:
-    with contextlib.suppress(InvalidSchemaError):
+    with contextlib.suppress(SchemaSyntaxError):
         check_readable(parse(json.dumps(value)))

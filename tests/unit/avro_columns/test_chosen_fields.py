@@ -10,12 +10,12 @@ import pytest
 from avro_columns.decode.decoder import Decoded, Decoder
 from avro_columns.decode.evolution import Resolver
 from avro_columns.encode.encoder import Encoder
-from avro_columns.values.rows import columns_of
-from spark_logbus.errors import (
-    SchemaMismatchError,
-    SchemaResolutionError,
-    UnsupportedSchemaError,
+from avro_columns.errors import (
+    ResolutionError,
+    UnsupportedTypeError,
+    ValueMismatchError,
 )
+from avro_columns.values.rows import columns_of
 
 FIELDS: dict[str, Any] = {
     "id": "int",
@@ -83,12 +83,12 @@ def test_no_fields_at_all_tell_which_values_are_sound() -> None:
 
 
 def test_what_is_no_field_is_refused_with_the_fields() -> None:
-    with pytest.raises(SchemaMismatchError, match=r"'nam' is no field of order; choose among id, "):
+    with pytest.raises(ValueMismatchError, match=r"'nam' is no field of order; choose among id, "):
         Decoder(SCHEMA, fields=["id", "nam"])
-    with pytest.raises(SchemaMismatchError, match="'nam' is no field"):
+    with pytest.raises(ValueMismatchError, match="'nam' is no field"):
         Resolver(SCHEMA, SCHEMA, fields=["nam"])
     for schema in ("int", ["null", SCHEMA]):
-        with pytest.raises(UnsupportedSchemaError, match="not a record"):
+        with pytest.raises(UnsupportedTypeError, match="not a record"):
             Decoder(schema, fields=[])
 
 
@@ -240,7 +240,7 @@ def test_the_readers_choice_needs_some_of_the_writers_fields() -> None:
 
 def test_a_field_that_does_not_resolve_has_to_if_it_is_chosen() -> None:
     for chosen in (None, ["last"]):
-        with pytest.raises(SchemaResolutionError, match="last was written as long"):
+        with pytest.raises(ResolutionError, match="last was written as long"):
             Resolver(SCHEMA, READER, fields=chosen)
 
 

@@ -13,7 +13,7 @@ from avro_columns.confluent import (
 )
 from avro_columns.decode.decoder import Decoder
 from avro_columns.encode.encoder import Encoder
-from spark_logbus.errors import SchemaMismatchError
+from avro_columns.errors import ValueMismatchError
 
 
 def test_records_are_grouped_by_their_schemas() -> None:
@@ -54,5 +54,5 @@ def test_slices_and_nulls_keep_their_rows() -> None:
 
 @pytest.mark.parametrize("schema_id", [-1, 1 << 31])
 def test_an_id_that_does_not_fit_is_refused(schema_id: int) -> None:
-    with pytest.raises(SchemaMismatchError, match="expected 0 to 2147483647"):
+    with pytest.raises(ValueMismatchError, match="expected 0 to 2147483647"):
         with_confluent_id(pa.array([b""]), schema_id)

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from avro_columns.decode.decoder import Decoded, Decoder
-from spark_logbus.errors import (
-    RecordBatchTooLargeError,
-    SchemaMismatchError,
-    UndecodableRecordError,
-    UnsupportedSchemaError,
+from avro_columns.errors import (
+    BatchTooLargeError,
+    UndecodableDatumError,
+    UnsupportedTypeError,
+    ValueMismatchError,
 )
 from tests.builders.avro import datum
 
@@ -214,7 +214,7 @@ def test_every_cut_of_a_datum_is_told_and_names_the_place() -> None:
     }
     assert decoded.values.drop_null().to_pylist() == [decode(RECORD, whole).values[0].as_py()] * 2
     with pytest.raises(
-        UndecodableRecordError, match=r"of \d+ records do not decode; the first is row 1"
+        UndecodableDatumError, match=r"of \d+ records do not decode; the first is row 1"
     ):
         decoded.checked()
 
@@ -255,12 +255,12 @@ def test_items_that_would_take_too_much_are_told() -> None:
 
 def test_rows_that_would_take_too_much_are_refused() -> None:
     schema = {"type": "fixed", "name": "f", "size": 60_000}
-    with pytest.raises(RecordBatchTooLargeError, match="decode fewer at a time"):
+    with pytest.raises(BatchTooLargeError, match="decode fewer at a time"):
         decode(["null", schema], *[b"\0"] * 100, max_decoded_bytes=1_000_000)
 
 
 def test_a_column_that_is_not_binary_is_refused() -> None:
-    with pytest.raises(SchemaMismatchError, match="of type binary; got string"):
+    with pytest.raises(ValueMismatchError, match="of type binary; got string"):
         Decoder("int").decode(pa.array(["a"]))
 
 
@@ -277,6 +277,6 @@ def test_chunks_and_slices_are_read_alike() -> None:
 
 @pytest.mark.parametrize("items", ["null", {"type": "record", "name": "r", "fields": []}])
 def test_items_that_take_no_bytes_are_refused(items: Any) -> None:
-    with pytest.raises(UnsupportedSchemaError, match="tags take no bytes"):
+    with pytest.raises(UnsupportedTypeError, match="tags take no bytes"):
         Decoder({"type": "record", "name": "o", "fields": [
             {"name": "tags", "type": {"type": "array", "items": items}}]})  # fmt: skip

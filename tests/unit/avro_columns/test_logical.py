@@ -10,8 +10,8 @@ import pytest
 
 from avro_columns.compatibility import faults
 from avro_columns.decode.evolution import Resolver
+from avro_columns.errors import ResolutionError
 from avro_columns.parse import parse_value
-from spark_logbus.errors import SchemaResolutionError
 
 UNITS: Final = ("millis", "micros", "nanos")
 INSTANTS: Final = {f"timestamp-{unit}" for unit in UNITS}
@@ -73,7 +73,7 @@ def schema(name: str) -> Any:
 def resolves(writer: Any, reader: Any) -> bool:
     try:
         Resolver(writer, reader)
-    except SchemaResolutionError:
+    except ResolutionError:
         return False
     return True
 
@@ -144,5 +144,5 @@ def test_reading_and_compatibility_agree_on_defaults(kind: Any, default: Any, fi
     if fits:
         assert not Resolver(writer, reader).changes_nothing
     else:
-        with pytest.raises(SchemaResolutionError, match=r"is no value of its type"):
+        with pytest.raises(ResolutionError, match=r"is no value of its type"):
             Resolver(writer, reader)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from avro_columns.errors import ValueMismatchError
 from avro_columns.values.arrow_types import arrow_type
 from avro_columns.values.row_check import RowCheck
 from avro_columns.values.rows import columns_of, rows_of
-from spark_logbus.errors import SchemaMismatchError
 
 ITEM = {
     "type": "record",
@@ -170,7 +170,7 @@ def test_the_name_of_a_record_may_stand_beside_its_fields() -> None:
     row = {"-type": "shop.Long", "a": 5}
     assert columns_of([row, RowCheck(LONG).take(row)], LONG).to_pylist() == [{"a": 5}] * 2
     for check in (RowCheck(LONG).take, lambda given: columns_of([given], LONG)):
-        with pytest.raises(SchemaMismatchError, match="has '-type', which the schema has not"):
+        with pytest.raises(ValueMismatchError, match="has '-type', which the schema has not"):
             check({**row, "-type": "shop.Short"})
 
 
@@ -221,7 +221,7 @@ REFUSED = [
 def test_a_value_that_does_not_fit_is_told_with_its_row_and_field(
     rows: list[Any], text: str
 ) -> None:
-    with pytest.raises(SchemaMismatchError, match=text):
+    with pytest.raises(ValueMismatchError, match=text):
         columns_of(rows, ORDER)
 
 
@@ -240,5 +240,5 @@ def test_a_value_that_does_not_fit_is_told_with_its_row_and_field(
     ],
 )
 def test_values_out_of_a_types_range_are_refused(schema: Any, value: Any) -> None:
-    with pytest.raises(SchemaMismatchError, match="Row 0: the value itself is"):
+    with pytest.raises(ValueMismatchError, match="Row 0: the value itself is"):
         columns_of([value], schema)

@@ -5,6 +5,7 @@ import json
 import fastavro.schema
 import pytest
 
+from avro_columns.errors import SchemaSyntaxError
 from avro_columns.model import Record
 from avro_columns.parse import parse
 from avro_columns.text import (
@@ -14,7 +15,6 @@ from avro_columns.text import (
     parsing_form,
     self_contained,
 )
-from spark_logbus.schemas.errors import InvalidSchemaError
 
 ORDER = """{
   "fields": [
@@ -96,5 +96,5 @@ def test_a_chain_of_references_that_nests_too_deeply_is_refused() -> None:
             f'[{{"name": "a", "type": "R{number - 1}"}}]}}'
         )
         last = parse(text, known=[last])
-    with pytest.raises(InvalidSchemaError, match="nested in more than"):
+    with pytest.raises(SchemaSyntaxError, match="nested in more than"):
         self_contained(last)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from avro_columns.decode.decoder import Decoder
 from avro_columns.decode.evolution import Resolver
 from avro_columns.encode.encoder import Encoder
-from spark_logbus.errors import SchemaResolutionError
+from avro_columns.errors import ResolutionError
 from tests.builders.avro import datum, without_logical
 
 DEFAULT = settings(max_examples=200)
@@ -123,7 +123,7 @@ def test_a_decimal_does_not_lose_digits_or_change_its_scale(
     if scale == kind["scale"] and precision >= kind["precision"]:
         assert resolved(kind, reader, decimals.data) == decimals.values()
     else:
-        with pytest.raises(SchemaResolutionError, match="cannot be read as a decimal"):
+        with pytest.raises(ResolutionError, match="cannot be read as a decimal"):
             Resolver(kind, reader)
 
 
@@ -135,5 +135,5 @@ def test_a_decimal_is_read_as_nothing_else(decimals: Written) -> None:
         others += [without_logical(decimals.kind), {**decimals.kind, "type": "bytes"}]
     for other in others:
         for writer, reader in ((decimals.kind, other), (other, decimals.kind)):
-            with pytest.raises(SchemaResolutionError):
+            with pytest.raises(ResolutionError):
                 Resolver(writer, reader)

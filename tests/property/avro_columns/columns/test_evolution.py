@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from avro_columns.decode.decoder import Decoded, Decoder
 from avro_columns.decode.evolution import Resolver
 from avro_columns.encode.encoder import Encoder
-from spark_logbus.errors import SchemaResolutionError
+from avro_columns.errors import ResolutionError
 from tests.builders.avro import without_logical
 from tests.property.avro_columns.columns.evolved import evolved_record, read, reads_as_fastavro
 from tests.property.avro_columns.columns.strategies import Case, cases
@@ -28,7 +28,7 @@ def test_resolution_is_that_of_fastavro(case: Case, data: st.DataObject) -> None
     assume(reads_as_fastavro(case.schema, reader))
     try:
         resolver = Resolver(case.schema, reader)
-    except SchemaResolutionError:
+    except ResolutionError:
         return  # which fastavro tells when it meets such a value
     values = Decoder(case.schema).decode(case.datums).checked()
     resolved = resolver.resolve(values)

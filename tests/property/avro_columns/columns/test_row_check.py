@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -13,6 +12,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avro_columns.errors import ValueMismatchError
 from avro_columns.values.inlined import (
     Array,
     Enum,
@@ -25,11 +25,6 @@ from avro_columns.values.inlined import (
 )
 from avro_columns.values.row_check import RowCheck
 from avro_columns.values.rows import columns_of
-from spark_logbus.client.producer.values import ValueWriter
-from spark_logbus.client.schemas.topic import WriterSchema
-from spark_logbus.errors import SchemaMismatchError
-from spark_logbus.model import Compression
-from spark_logbus.topic_schemas import Encoding
 from tests.property.avro_columns.columns.strategies import schemas
 from tests.property.examples import examples
 
@@ -113,14 +108,14 @@ def fitting(node: Node) -> st.SearchStrategy[Any]:
 def taken(check: RowCheck, row: Any) -> tuple[bool, Any]:
     try:
         return True, check.take(row)
-    except SchemaMismatchError:
+    except ValueMismatchError:
         return False, None
 
 
 def column(row: Any, node: Node) -> pa.Array | None:
     try:
         return columns_of([row], node)
-    except SchemaMismatchError:
+    except ValueMismatchError:
         return None
 
 
@@ -139,11 +134,3 @@ def test_what_is_taken_becomes_columns_with_all_others(schema: Any, data: st.Dat
         return
     together = columns_of(kept, node)
     assert str(together) == str(pa.concat_arrays(expected))
-    for encoding in Encoding:
-        writer = ValueWriter(WriterSchema(encoding, 1, json.dumps(schema)))
-        builder = writer.new_builder()
-        size = writer.overhead_bytes
-        for row in kept:
-            builder.append(row, None, 0, None)
-            size += 20 + writer.row_bytes(row)
-        assert len(builder.encoded(Compression.NONE)) <= size
