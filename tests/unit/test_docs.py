@@ -21,7 +21,7 @@ from spark_logbus.datasource import options as source
 from spark_logbus.sink import options as sink
 
 DOCS = ROOT / "docs"
-PAGES = [*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*ROOT.glob("*.md"), *sorted(ROOT.glob("*/README.md")), *sorted(DOCS.rglob("*.md"))]
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]+)\)")
 
 
@@ -275,3 +275,36 @@ def test_the_program_that_starts_pythons_takes_all_of_sparks_zips_from_their_pat
         check=True,
     )
     assert done.stdout == "/spark/core.jar:/own\n"
+
+
+def test_the_architecture_names_every_thread() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    sources = [path.read_text() for path in (ROOT / "spark_logbus").rglob("*.py")]
+    named = {
+        name
+        for text in sources
+        if re.search(r"\b(Periodic|Thread|ThreadPoolExecutor|HelperThreads)\(", text)
+        for name in names_of_threads(ast.parse(text))
+    }
+    assert len(named) > 20
+    assert [name for name in sorted(named) if f"`{name}" not in page] == []
+
+
+def names_of_threads(tree: ast.Module) -> set[str]:
+    """Returns the names, or their beginnings, that a module gives to threads and pools."""
+    names = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        made = ast.unparse(node.func).removeprefix("threading.")
+        if made not in ("Periodic", "Thread", "ThreadPoolExecutor", "HelperThreads"):
+            continue
+        given = [
+            keyword.value
+            for keyword in node.keywords
+            if keyword.arg in ("name", "thread_name_prefix")
+        ]
+        for value in (*given, *node.args):
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                names.add(value.value)
+    return names
