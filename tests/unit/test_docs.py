@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import csv
 import os
 import re
@@ -220,6 +221,19 @@ def test_the_architecture_names_what_is_there() -> None:
     tree = page[page.index("```\n") : page.index("Beside the package")]
     rooms = {path.parent.relative_to(package) for path in sources if path.parent != package}
     assert [str(room) for room in rooms if f"{room.name}/" not in tree] == []
+
+
+#: Errors of an earlier release, of Java and of Confluent's client.
+NOT_OURS = {"IncompatibleClassChangeError", "KafkaError", "NoSuchMethodError", "StaleOwnerError"}
+
+
+def test_errors_that_pages_name_are_there() -> None:
+    known = NOT_OURS | set(dir(builtins))
+    for path in (*ROOT.glob("spark_logbus/**/*.py"), *ROOT.glob("avro_columns/**/*.py")):
+        known.update(re.findall(r"^class (\w+Error)\b", path.read_text(), re.M))
+    for page in PAGES:
+        named = set(re.findall(r"\b[A-Z][a-z]\w+Error\b", page.read_text()))
+        assert named - known == set(), page
 
 
 #: Names with an underscore that Python documents, or that only types name.
