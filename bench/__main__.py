@@ -32,7 +32,6 @@ BENCHMARKS = {
     "report": "tables and charts of raw results, written into the documents",
     "peers": "the Kafka paper's experiments, against Kafka, RabbitMQ and ActiveMQ",
 }
-MODULES = {"peers": "bench.paper"}  # bench.peers has the servers
 
 
 def main() -> int:
@@ -43,8 +42,10 @@ def main() -> int:
     arguments = parser.parse_args(sys.argv[1:2])  # what follows is the benchmark's own
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended by SIGTERM."))  # servers are stopped
     sys.argv = [f"scripts/bench {arguments.name}", *sys.argv[2:]]
-    module = MODULES.get(arguments.name, f"bench.{arguments.name}")
-    result: int | None = importlib.import_module(module).main()
+    module = importlib.import_module(f"bench.programs.{arguments.name}")
+    if hasattr(module, "__path__"):  # a program of several modules
+        module = importlib.import_module(f"{module.__name__}.program")
+    result: int | None = getattr(module, "PROGRAM", module).main()
     return result or 0
 
 

@@ -16,8 +16,8 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from bench.peers import PeerUnavailableError
-from bench.peers.artifacts import jars_of
+from bench.servers import ServerUnavailableError
+from bench.servers.artifacts import jars_of
 from spark_logbus.local.java import java_executable
 from spark_logbus.local.processes import spawn, stop
 from tests.helpers import wait_until
@@ -60,7 +60,7 @@ def hdfs(directory: Path, *, datanodes: int = 2) -> Iterator[Hdfs]:
     """Once all DataNodes have registered. Skips the test where the jars cannot be had."""
     try:
         jars = jars_of(Path(__file__).with_suffix(".xml"))
-    except PeerUnavailableError as missing:
+    except ServerUnavailableError as missing:
         pytest.skip(f"HDFS is not at hand: {missing}")
     with ExitStack() as running:
         shared = {"dfs.replication": str(datanodes), "dfs.permissions.enabled": "false"}

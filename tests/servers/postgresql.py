@@ -23,9 +23,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.peers import PeerUnavailableError
-from bench.peers.artifacts import jars_of
-from bench.peers.debian import unpacked
+from bench.servers import ServerUnavailableError
+from bench.servers.artifacts import jars_of
+from bench.servers.debian import unpacked
 from spark_logbus.load import JdbcTable
 from spark_logbus.local.processes import spawn, stop
 from tests.helpers import wait_until
@@ -102,7 +102,7 @@ def postgresql() -> Iterator[Postgresql]:
     try:
         root = _root()
         jars = jars_of(Path(__file__).with_suffix(".xml"))
-    except PeerUnavailableError as missing:
+    except ServerUnavailableError as missing:
         pytest.skip(f"PostgreSQL or its JDBC driver is not at hand: {missing}")
     as_user = _as_user()
     with (
@@ -170,7 +170,7 @@ def _lines(*command: str) -> list[str]:
             command, capture_output=True, text=True, check=True, timeout=_START_S
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise PeerUnavailableError(f"Debian's packages cannot be asked for: {error}") from error
+        raise ServerUnavailableError(f"Debian's packages cannot be asked for: {error}") from error
     return ended.stdout.splitlines()
 
 
@@ -183,7 +183,7 @@ def _programs(root: Path | None) -> _Programs:
     )
     found = debian[-1] if debian else shutil.which("postgres")
     if found is None:
-        raise PeerUnavailableError(f"{root} holds no PostgreSQL.")
+        raise ServerUnavailableError(f"{root} holds no PostgreSQL.")
     return _Programs(Path(found).resolve().parent, libraries)
 
 

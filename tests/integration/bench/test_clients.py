@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.clients.rows import ROWS
-from bench.raw import one_by_one, read_raw, read_runs
+from bench.kit.raw import read_raw, read_runs
+from bench.programs.clients.rows import ROWS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -32,5 +32,4 @@ def test_runs_have_servers_of_their_own_and_one_file(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "Run 2 of 2:" in ended.stdout
-    [of_one_processor] = read_runs(raw).values()
-    assert [set(run) for run in one_by_one(of_one_processor)] == [{"iterate"}, {"iterate"}]
+    assert [set(run) for run in read_runs(raw)] == [{"iterate"}, {"iterate"}]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.scaling.results import tables
-from bench.scaling.rows import ROWS
+from bench.kit.raw import read_raw
+from bench.programs.scaling.results import tables
+from bench.programs.scaling.rows import ROWS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,4 +28,4 @@ def test_all_rows_of_scaling_run_at_small_sizes(tmp_path: Path) -> None:
     assert {path.name.rpartition("-")[0] for path in charts.iterdir()} == {
         f"scaling-{row}" for row in ROWS
     }
-    assert {f"scaling-{row}" for row in ROWS} <= set(tables(raw))
+    assert set(ROWS) <= set(tables(read_raw(raw)))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench.typed.report import tables
-from bench.typed.rows import of_letter
+from bench.kit.raw import read_raw
+from bench.programs.typed.rows import COMPARED as TYPED
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -25,9 +24,7 @@ def test_measures_of_typed_topics_run_with_few_records(tmp_path: Path) -> None:
                "--measures", ",".join(MEASURES), "--csv", str(raw)]  # fmt: skip
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    with raw.open(newline="") as file:
-        found = [line["row"] for line in csv.DictReader(file)]
-    assert {of_letter(row)[0] for row in found} == set(MEASURES)
-    shown = tables(raw)
-    assert shown["reads"].count("| `c` |") == 3
-    assert shown["bytes"].count("| `f` |") == 5
+    found = TYPED.of(read_raw(raw))
+    assert {each.row for each in found} == set(MEASURES)
+    assert len({each.what for each in found if each.row == "c"}) == 3
+    assert len({each.own for each in found if each.row == "f"}) == 4

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bench.peers import PeerUnavailableError
-from bench.peers.kafka import Kafka, kafka
+from bench.servers import ServerUnavailableError
+from bench.servers.kafka import Kafka, kafka
 from spark_logbus.client import Admin
 from spark_logbus.coordination.groups.offsets import GroupOffsets
 from spark_logbus.errors import TopicRecreatedError, UnknownTopicError
@@ -47,7 +47,7 @@ def peer() -> Iterator[Kafka]:
     with ExitStack() as open_:
         try:
             yield open_.enter_context(kafka(flushed=False))
-        except PeerUnavailableError as error:
+        except ServerUnavailableError as error:
             pytest.skip(f"no Kafka here: {error}")
 
 

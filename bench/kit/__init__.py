@@ -1,0 +1,1 @@
+"""Shell that all benchmarks share: flags, rounds, results, tables and charts."""

@@ -1,0 +1,1 @@
+"""Programs that ``scripts/bench`` runs, each by the name of its module or package."""

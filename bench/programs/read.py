@@ -1,0 +1,154 @@
+"""Batch read of a topic into Spark, against a source that yields ready-made Arrow batches."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from bench.kit.baselines import ALL_COLUMNS, ReadyMade
+from bench.kit.comparing import Compared, Comparing
+from bench.kit.harness import cluster, console, drain, spark_session
+from bench.kit.program import Opening, Program, Whole
+from bench.kit.result import LOGBUS, Rounds
+from bench.kit.rounds import SECONDS, works_in_turn
+from spark_logbus.client import Admin, Bootstrap, Cluster, Producer
+
+READY_MADE: Final = "ready-made Arrow"
+PIECE: Final = 50_000
+
+# Ready-made arrow batches of 50 MB are read at little more than half the speed of those of 16 MB.
+CEILING_BYTES: Final = 10_000_000
+
+# What share of the records each partition of each topic holds, by name of the layout.
+LAYOUTS: Final[dict[str, list[list[float]]]] = {
+    "even": [[0.5, 0.5]],
+    "hot": [[0.9, *[0.1 / 9] * 9]],
+    "small": [[1 / 64]] * 64,
+}
+TITLES: Final = {
+    "even": "two partitions",
+    "hot": "90 % in one of ten partitions",
+    "small": "64 topics",
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Topics and session that both reads share."""
+
+    spark: SparkSession
+    zookeeper: str
+    records: int
+    value_bytes: int
+    rounds: int
+
+
+def read(bench: Bench, *, schema: str | None) -> Rounds:
+    """Reads the columns of a schema, or all, from both sources in turn."""
+
+    def ready_made() -> None:
+        drain(
+            bench.spark.read.format("ready_made")
+            .schema(schema or ALL_COLUMNS)
+            .option("rows", bench.records)
+            .option("partitions", 2)
+            .option("valueBytes", bench.value_bytes)
+            .option("batchRows", min(PIECE, max(1, CEILING_BYTES // bench.value_bytes)))
+            .load()
+        )
+
+    def logbus() -> None:
+        reader = bench.spark.read.format("logbus").option("zookeeper", bench.zookeeper)
+        reader = reader.option("subscribePattern", "bench-.*")
+        drain((reader.schema(schema) if schema else reader).load())
+
+    works = {READY_MADE: ready_made, LOGBUS: logbus}
+    return works_in_turn(works, records=bench.records, rounds=bench.rounds)
+
+
+def fill(client: Cluster, *, layout: str, records: int, value_bytes: int, piece: int) -> int:
+    """Fills topics with about ``records`` values, and returns the number that it came to.
+
+    ``piece`` of them are one arrow batch that the producer is given, and cuts into record batches
+    of at most 4 MiB.
+    """
+    written = 0
+    with Producer(client) as producer:
+        for number, shares in enumerate(LAYOUTS[layout]):
+            topic = f"bench-{number}"
+            Admin(client).create_topic(topic, partitions=len(shares))
+            for partition, part in enumerate(shares):
+                left = round(records * part)
+                written += left
+                while left > 0:
+                    count = min(left, piece)
+                    values = pa.array([b"v" * value_bytes] * count, pa.binary())
+                    arrow_batch = pa.RecordBatch.from_arrays([values], names=["value"])
+                    producer.send_arrow(topic, arrow_batch, partition=partition)
+                    left -= count
+        producer.flush()
+    return written
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds what the topics hold, and how logbus is reached."""
+    parser.add_argument("--records", type=int, default=4_000_000)
+    parser.add_argument("--value-bytes", type=int, default=200)
+    parser.add_argument("--layout", choices=sorted(LAYOUTS), default="even")
+    parser.add_argument(
+        "--piece", type=int, default=PIECE, help="records of an arrow batch given to the producer"
+    )
+    parser.add_argument("--tcp", action="store_true", help="no UNIX socket, as if far away")
+
+
+def open_bench(opening: Opening) -> Bench:
+    """Starts logbus and a Spark session, and fills the topics."""
+    args, _, stack, _ = opening
+    running = stack.enter_context(cluster(tcp_only=args.tcp))
+    spark = stack.enter_context(spark_session())
+    spark.dataSource.register(ReadyMade)
+    with (
+        console.status("Filling the topics ..."),
+        Cluster.connect(Bootstrap.from_zookeeper(running.zookeeper)) as client,
+    ):
+        records = fill(
+            client,
+            layout=args.layout,
+            records=args.records,
+            value_bytes=args.value_bytes,
+            piece=args.piece,
+        )
+    reader = spark.read.format("logbus").option("zookeeper", running.zookeeper)
+    count = reader.option("subscribePattern", "bench-.*").load().count()
+    if count != records:
+        raise SystemExit(f"Expected {records} records in the topics, got {count}.")
+    return Bench(spark, running.zookeeper, records, args.value_bytes, args.rounds)
+
+
+def conditions(bench: Bench, args: argparse.Namespace) -> Iterator[str]:
+    """Tells what the topics hold."""
+    yield f"{bench.records:,} records of {bench.value_bytes} bytes, {TITLES[args.layout]}."
+
+
+PROGRAM: Final = Program(
+    name="read",
+    description=__doc__,
+    rows={
+        "all": Whole("all columns", "s", partial(read, schema=None)),
+        "value": Whole("value only", "s", partial(read, schema="value binary")),
+    },
+    open_bench=open_bench,
+    conditions=conditions,
+    comparing=Comparing(
+        {SECONDS: ""},
+        goals={Compared(row, "", LOGBUS, READY_MADE): 0.85 for row in ("all", "value")},
+    ),
+    add_flags=add_flags,
+    packages=("pyspark", "pyarrow"),
+)

@@ -1,0 +1,108 @@
+"""logbus and Kafka, each with a client that fills its topics and a connector for Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.kit.shapes import PARTITIONS, Shape
+from bench.servers.systems import KafkaSystem, LogbusSystem, System
+from spark_logbus.client import Producer, ProducerConfig
+from spark_logbus.model import Acks
+
+Options = Mapping[str, str]
+
+_END_DEADLINE_S: Final = 120.0
+
+
+class Log(Protocol):
+    @property
+    def system(self) -> System: ...
+
+    def fill(self, topic: str, shape: Shape, records: int) -> None:
+        """Send so many records with the client's defaults, but for what the shape says."""
+
+    def read(self, spark: SparkSession, topic: str, options: Options, *, whole: bool) -> DataFrame:
+        """All records, all their columns or the value."""
+
+    def write(self, rows: DataFrame, topic: str, shape: Shape, options: Options) -> None: ...
+
+
+@dataclass(frozen=True)
+class LogbusLog:
+    system: LogbusSystem
+
+    def fill(self, topic: str, shape: Shape, records: int) -> None:
+        linger_ms = ProducerConfig().linger_ms if shape.batch_records is None else 0
+        config = ProducerConfig(
+            acks=Acks.WRITTEN, compression=shape.compression, linger_ms=linger_ms
+        )
+        with Producer(self.system.client, config) as producer:
+            for number, piece in enumerate(shape.pieces(records)):
+                producer.send_arrow(topic, piece, partition=number % PARTITIONS)
+            producer.flush()
+
+    def read(self, spark: SparkSession, topic: str, options: Options, *, whole: bool) -> DataFrame:
+        reader = spark.read.format("logbus").option("zookeeper", self.system.address)
+        reader = reader.options(**options)
+        return (reader if whole else reader.schema("value binary")).load(topic)
+
+    def write(self, rows: DataFrame, topic: str, shape: Shape, options: Options) -> None:
+        writer = rows.write.format("logbus").mode("append").options(**options)
+        writer = writer.option("compression", shape.compression.name.lower())
+        writer.option("zookeeper", self.system.address).save(topic)
+
+
+@dataclass(frozen=True)
+class KafkaLog:
+    system: KafkaSystem
+
+    def fill(self, topic: str, shape: Shape, records: int) -> None:
+        from confluent_kafka import Producer as KafkaProducer
+
+        failed: list[str] = []
+        settings = {
+            "bootstrap.servers": self.system.address,
+            "compression.type": shape.compression.name.lower(),
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, _: failed.append(str(error)),
+        }
+        if shape.batch_records is not None:
+            settings["batch.num.messages"] = shape.batch_records
+        producer = KafkaProducer(settings)
+        for number, piece in enumerate(shape.pieces(records)):
+            partition = number % PARTITIONS
+            values = piece.column("value").to_pylist()
+            keys = piece.column("key").to_pylist() if shape.keyed else [None] * len(values)
+            for key, value in zip(keys, values, strict=True):
+                while True:
+                    try:
+                        producer.produce(topic, value, key, partition)
+                        break
+                    except BufferError:  # the queue is full: let some of it go
+                        producer.poll(0.01)
+            producer.poll(0)
+        left = producer.flush(_END_DEADLINE_S)
+        if left or failed:
+            raise SystemExit(f"Kafka did not take {left or len(failed)} records: {failed[:1]}.")
+
+    def read(self, spark: SparkSession, topic: str, options: Options, *, whole: bool) -> DataFrame:
+        reader = spark.read.format("kafka").option("subscribe", topic).options(**options)
+        rows = reader.option("kafka.bootstrap.servers", self.system.address).load()
+        return rows if whole else rows.select("value")
+
+    def write(self, rows: DataFrame, topic: str, shape: Shape, options: Options) -> None:
+        writer = rows.write.format("kafka").option("topic", topic).options(**options)
+        writer = writer.option("kafka.compression.type", shape.compression.name.lower())
+        writer.option("kafka.bootstrap.servers", self.system.address).save()
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    log: Log
+    options: Options
+    """Of the connector."""

@@ -1,0 +1,198 @@
+"""One Kafka broker in KRaft mode, with its own defaults, and the jars of Spark's Kafka source."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.servers import ServerUnavailableError
+from bench.servers.artifacts import jars_of
+from bench.servers.starting import (
+    HOST,
+    START_DEADLINE_S,
+    STOP_GRACE_S,
+    free_ports,
+    wait_until_ready,
+)
+from spark_logbus.errors import EmbeddedServerError, JavaNotFoundError
+from spark_logbus.local.java import java_executable
+from spark_logbus.local.processes import spawn, stop
+
+_HERE = Path(__file__).resolve().parent
+_REQUEST_DEADLINE_S = 30.0
+
+# Kafka's ids of clusters are 16 bytes in base64.
+_CLUSTER_ID = base64.urlsafe_b64encode(b"logbus-benchmark").decode().rstrip("=")
+
+# As bin/kafka-server-start.sh and kafka-run-class.sh start a broker.
+_JVM_OPTIONS = (
+    "-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)  # fmt: skip
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@{host}:{controller_port}
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+"""
+# Kafka leaves flushes to the operating system by default, also those of what is acknowledged.
+_FLUSH_EACH_APPEND = "log.flush.interval.messages=1\n"
+
+
+class KafkaProcess:
+    """The broker's process, which can be started again on what it keeps. For one thread."""
+
+    def __init__(self, command: Sequence[str], *, port: int, output: Path) -> None:
+        self._command = command
+        self._port = port
+        self._output = output
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it has not been started"
+        return self._process.pid
+
+    def start(self) -> None:
+        self._process = spawn(self._command, output=self._output)
+        wait_until_ready("Kafka", self._process, port=self._port, output=self._output)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            stop(self._process, STOP_GRACE_S)
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash of the process does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """A running broker. Thread-safe."""
+
+    bootstrap: str
+    connector: Sequence[Path]
+    """Jars that a Spark session needs for ``format("kafka")``."""
+    data: Path
+    """Where it keeps its partitions, each in a folder ``<topic>-<number>``."""
+    version: str
+    process: KafkaProcess
+
+    def create_topic(
+        self, name: str, *, partitions: int, config: Mapping[str, str] | None = None
+    ) -> None:
+        from confluent_kafka.admin import NewTopic
+
+        admin = self._admin()  # must live until its futures are done
+        topic = NewTopic(name, partitions, 1, config=dict(config or {}))
+        _wait_for(admin.create_topics([topic]))
+
+    def delete_topic(self, name: str) -> None:
+        admin = self._admin()
+        _wait_for(admin.delete_topics([name]))
+
+    def record_count(self, topic: str, *, partitions: int) -> int:
+        """What consumers see of a topic that was never compacted and lost nothing to retention."""
+        return sum(self.ends(topic, partitions=partitions))
+
+    def ends(self, topic: str, *, partitions: int) -> list[int]:
+        """Up to where consumers see each partition."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "bench"})
+        try:
+            return [
+                consumer.get_watermark_offsets(
+                    TopicPartition(topic, number), timeout=_REQUEST_DEADLINE_S
+                )[1]
+                for number in range(partitions)
+            ]
+        finally:
+            consumer.close()
+
+    def _admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
+
+
+def _wait_for(futures: dict[str, Any]) -> None:
+    for future in futures.values():
+        future.result(timeout=_REQUEST_DEADLINE_S)
+
+
+@contextmanager
+def kafka(*, flushed: bool, directory: Path | None = None) -> Iterator[Kafka]:
+    """Runs a fresh broker, gone afterwards; what it keeps is below ``directory``, or where
+    temporary files are.
+
+    With ``flushed`` it flushes each append before it acknowledges it; without, it leaves that to
+    the operating system. Raises ServerUnavailableError, and EmbeddedServerError if it does not
+    start.
+    """
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise ServerUnavailableError(
+            "The Python package confluent-kafka is not installed; "
+            ".venv/bin/python -m pip install -c constraints.txt confluent-kafka brings it."
+        )
+    try:
+        java = java_executable()
+    except JavaNotFoundError as error:
+        raise ServerUnavailableError(str(error)) from error
+    server = jars_of(_HERE / "kafka-server.xml")
+    connector = jars_of(_HERE / "kafka-connector.xml")
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-kafka-", dir=directory) as name:
+        own = Path(name)
+        data = own / "data"
+        port, controller_port = free_ports(2)
+        properties = own / "server.properties"
+        properties.write_text(
+            _PROPERTIES.format(host=HOST, port=port, controller_port=controller_port, data=data)
+            + (_FLUSH_EACH_APPEND if flushed else "")
+        )
+        command = [str(java), *_JVM_OPTIONS, "-cp", ":".join(str(jar) for jar in server)]
+        formatting = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)]
+        _run(command + formatting)
+        output = own / "kafka.out"
+        process = KafkaProcess([*command, "kafka.Kafka", str(properties)], port=port, output=output)
+        try:
+            process.start()
+            yield Kafka(
+                bootstrap=f"{HOST}:{port}",
+                connector=connector,
+                data=data,
+                version=_version(server),
+                process=process,
+            )
+        finally:
+            process.stop()
+
+
+def _version(jars: Sequence[Path]) -> str:
+    return next(jar.stem.split("-")[1] for jar in jars if jar.name.startswith("kafka_2.13-"))
+
+
+def _run(command: list[str]) -> None:
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S)
+    if ended.returncode != 0:
+        raise EmbeddedServerError(
+            f"Kafka's storage cannot be formatted: {ended.stdout}{ended.stderr}"
+        )
