@@ -54,9 +54,9 @@ class Rule(enum.Enum):
 
 
 class Compatibility(enum.Enum):
-    """What has to be readable when a schema is registered: with the new schema what was written
-    with the old one (backward), with the old schema what is written with the new one (forward), or
-    both; the old one is the latest version, or each (transitive)."""
+    """Rule for a schema that is registered. Backward: the new schema reads data of the old one.
+    Forward: the old schema reads data of the new one. Full: both. The old one is the latest
+    version, or each version (transitive)."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -68,7 +68,8 @@ class Compatibility(enum.Enum):
 
     @classmethod
     def named(cls, name: object) -> Compatibility:
-        """By its name, in any case. Raises UnknownCompatibilityError."""
+        """Returns the member of that name, in upper or lower case. Raises
+        UnknownCompatibilityError."""
         try:
             return cls(name.upper() if isinstance(name, str) else name)
         except ValueError as error:
@@ -131,8 +132,8 @@ class VersionFault:
 def check(
     new: Schema, old: Sequence[OldSchema], compatibility: Compatibility
 ) -> list[VersionFault]:
-    """What stands against ``new`` after ``old``, which is in the order of its versions; not much
-    more when it is 1,000 faults already."""
+    """Returns the faults of ``new`` against ``old``, which is in the order of its versions. Stops
+    soon after 1,000 of them."""
     compared = old if compatibility.transitive else old[-1:]
     found: list[VersionFault] = []
     for each in reversed(compared):
@@ -146,8 +147,8 @@ def check(
 
 
 def faults(reader: Schema, writer: Schema) -> list[Fault]:
-    """Why data of ``writer`` cannot be read with ``reader``, up to 1,000 faults;
-    none: all of it can.
+    """Returns the reasons why data of ``writer`` cannot be read with ``reader``, 1,000 at most; an
+    empty list where all of it can.
 
     Raises SchemaSyntaxError for schemas whose types contain each other in so many ways that
     comparing them would take too long.

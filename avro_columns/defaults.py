@@ -24,9 +24,9 @@ class Defaults:
         self._found: dict[tuple[int, int], str | None] = {}
 
     def fault(self, value: Any, schema: Schema) -> str | None:
-        """Why ``value`` cannot stand for a value of ``schema``, None where it can.
+        """Returns the reason why ``value`` is no value of ``schema``; None where it is one.
 
-        Of a union, any branch will do, as Avro has it since 1.12. Goes as deep as the value does.
+        Takes any branch of a union, as Avro does since 1.12. Goes as deep as the value does.
         """
         if isinstance(schema, Primitive):
             fault = _primitive_fault(value, schema.kind)

@@ -41,8 +41,8 @@ class _Pair:
 
 
 def differences(older: Schema, newer: Schema) -> list[Difference]:
-    """In the order of the newer schema, from the top down. Types that contain themselves are
-    compared once."""
+    """Returns what differs, in the order of the newer schema, from the top down. Compares types
+    that contain themselves once."""
     found: list[Difference] = []
     waiting = deque([_Pair(older, newer, "")])
     seen: set[tuple[int, int]] = set()

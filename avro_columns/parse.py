@@ -56,7 +56,8 @@ def parse(text: str, *, known: Iterable[NamedType] = ()) -> Schema:
 
 
 def parse_value(value: Any, *, known: Iterable[NamedType] = ()) -> Schema:
-    """The same of JSON that was parsed; it must not be nested deeply."""
+    """Parses a schema given as JSON values, which must not be nested deeply. Raises
+    SchemaSyntaxError."""
     parser = _Parser({each.name: each for each in known})
     schema = parser.schema(value, "", namespace="")
     parser.check_defaults()
@@ -232,7 +233,7 @@ class _Parser:
     # -- names ---------------------------------------------------------------------------
 
     def _head(self, value: dict[str, Any], at: str, namespace: str) -> dict[str, Any]:
-        """What all named types have."""
+        """Parses the attributes that all named types have."""
         name = self._full_name(value, at, namespace)
         own = name.rpartition(".")[0]
         aliases = [

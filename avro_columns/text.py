@@ -58,7 +58,7 @@ def parsing_form(schema: Schema) -> str:
 
 
 def fingerprint(schema: Schema, algorithm: str = "CRC-64-AVRO") -> str:
-    """In hexadecimal; ``algorithm`` as well ``SHA-256`` or ``MD5``."""
+    """Returns the fingerprint in hexadecimal; ``algorithm`` is CRC-64-AVRO, SHA-256 or MD5."""
     return fastavro.schema.fingerprint(parsing_form(schema), algorithm)
 
 

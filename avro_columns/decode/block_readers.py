@@ -1,9 +1,9 @@
 """The reader of arrays and maps: items that are located before they are read.
 
 The items of an array lie one after another, so they are *located* first: their beginnings are found
-by skipping item by item, all lanes side by side, or at once where items have one size or are
-varints. Then all items of all lanes are read together, as lanes of their own. A few long arrays
-among many short ones would be a step of numpy for each item: they are scanned lane by lane.
+by skipping item by item, all cursors side by side, or at once where items have one size or are
+varints. Then all items of all cursors are read together, as cursors of their own. A few long arrays
+among many short ones would be a step of numpy for each item: they are scanned cursor by cursor.
 
 Everything that decides where a value ends is checked when items are located, so reading them
 cannot run out of the datum.
@@ -21,19 +21,19 @@ import pyarrow as pa
 
 from avro_columns.decode.cursors import (
     TRUNCATED,
-    Lanes,
+    Cursors,
     Longs,
     ScanError,
     scan_varint,
 )
 from avro_columns.decode.reader import Reader
 from avro_columns.errors import UnsupportedTypeError
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 from avro_columns.values.arrow_types import row_bytes
 
-#: Lanes up to which each is scanned by itself: there a step of numpy costs more than as many items
-#: do one by one (30 to 45 microseconds were measured, and 1 to 1.6 for an item).
-FEW_LANES: Final = 24
+#: Cursors up to which each is scanned by itself: there a step of numpy costs more than as many
+#: items do one by one (30 to 45 microseconds were measured, and 1 to 1.6 for an item).
+FEW_CURSORS: Final = 24
 
 #: Blocks that are taken at once even then, which is more than a writer makes without need.
 AT_ONCE_STEPS: Final = 8
@@ -47,22 +47,22 @@ class _Located:
     """Beginnings of items, as they are found."""
 
     def __init__(self) -> None:
-        self.lanes: list[Longs] = []
+        self.cursors: list[Longs] = []
         self.starts: list[Longs] = []
 
-    def add(self, lanes: Longs, starts: Longs) -> None:
-        self.lanes.append(lanes)
+    def add(self, cursors: Longs, starts: Longs) -> None:
+        self.cursors.append(cursors)
         self.starts.append(starts)
 
     def in_order(self) -> tuple[Longs, Longs]:
-        """Lane and beginning of each item, lane by lane."""
-        if not self.lanes:
+        """Cursor and beginning of each item, cursor by cursor."""
+        if not self.cursors:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        lanes, starts = np.concatenate(self.lanes), np.concatenate(self.starts)
-        if len(self.lanes) > 1:
-            order = np.argsort(lanes, kind="stable")
-            lanes, starts = lanes[order], starts[order]
-        return lanes, starts
+        cursors, starts = np.concatenate(self.cursors), np.concatenate(self.starts)
+        if len(self.cursors) > 1:
+            order = np.argsort(cursors, kind="stable")
+            cursors, starts = cursors[order], starts[order]
+        return cursors, starts
 
 
 class BlockReader:
@@ -75,7 +75,7 @@ class BlockReader:
     def __init__(self, place: str, arrow: pa.DataType, items: Reader) -> None:
         if not items.min_bytes:
             raise UnsupportedTypeError(
-                f"The items of {inlined.named(place)} take no bytes, so any number of them fits "
+                f"The items of {tree.named(place)} take no bytes, so any number of them fits "
                 "into nothing; such arrays are not read."
             )
         self.place = place
@@ -83,45 +83,45 @@ class BlockReader:
         self.items = items
         self._item_bytes = row_bytes(items.arrow)
 
-    def read(self, lanes: Lanes) -> pa.Array:
-        items, offsets = self._locate(lanes)
+    def read(self, cursors: Cursors) -> pa.Array:
+        items, offsets = self._locate(cursors)
         values = self.items.read(items)
         return pa.Array.from_buffers(
-            self.arrow, len(lanes), [None, pa.py_buffer(offsets)], children=[values]
+            self.arrow, len(cursors), [None, pa.py_buffer(offsets)], children=[values]
         )
 
-    def _locate(self, lanes: Lanes) -> tuple[Lanes, npt.NDArray[np.int32]]:
-        """Lanes for all items, and the offsets that share them out among ``lanes``."""
+    def _locate(self, cursors: Cursors) -> tuple[Cursors, npt.NDArray[np.int32]]:
+        """Cursors for all items, and the offsets that share them out among ``cursors``."""
         located = _Located()
-        self._walk(lanes, located)
+        self._walk(cursors, located)
         owners, starts = located.in_order()
-        counts = np.bincount(owners, minlength=len(lanes))
-        if lanes.lost:
-            counts[lanes.parked()] = 0
+        counts = np.bincount(owners, minlength=len(cursors))
+        if cursors.lost:
+            counts[cursors.parked()] = 0
         taken = np.cumsum(counts * self._item_bytes)
-        if taken.size and taken[-1] > lanes.chunk.bytes_left:
-            bad = np.flatnonzero((taken > lanes.chunk.bytes_left) & (counts > 0))
-            lanes.fail(bad, self.place, TOO_LARGE, (counts * self._item_bytes)[bad])
+        if taken.size and taken[-1] > cursors.chunk.bytes_left:
+            bad = np.flatnonzero((taken > cursors.chunk.bytes_left) & (counts > 0))
+            cursors.fail(bad, self.place, TOO_LARGE, (counts * self._item_bytes)[bad])
             counts[bad] = 0
-        if lanes.lost and owners.size:
+        if cursors.lost and owners.size:
             kept = counts[owners] > 0
             owners, starts = owners[kept], starts[kept]
-        lanes.chunk.bytes_left -= len(owners) * self._item_bytes
-        offsets = np.zeros(len(lanes) + 1, np.int32)
+        cursors.chunk.bytes_left -= len(owners) * self._item_bytes
+        offsets = np.zeros(len(cursors) + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
-        return Lanes(lanes.chunk, starts, lanes.end[owners], lanes.rows[owners]), offsets
+        return Cursors(cursors.chunk, starts, cursors.end[owners], cursors.rows[owners]), offsets
 
-    def skip(self, lanes: Lanes) -> None:
-        self._walk(lanes, None)
+    def skip(self, cursors: Cursors) -> None:
+        self._walk(cursors, None)
 
-    def _walk(self, lanes: Lanes, located: _Located | None) -> None:
-        """Goes on behind the arrays of all lanes."""
-        which = np.arange(len(lanes))
-        left = np.zeros(len(lanes), np.int64)  # items of the block that each lane is in
+    def _walk(self, cursors: Cursors, located: _Located | None) -> None:
+        """Goes on behind the arrays of all cursors."""
+        which = np.arange(len(cursors))
+        left = np.zeros(len(cursors), np.int64)  # items of the block that each cursor is in
         steps = AT_ONCE_STEPS if self._at_once else 0
-        while which.size > FEW_LANES or (which.size and steps):
+        while which.size > FEW_CURSORS or (which.size and steps):
             steps = max(steps - 1, 0)
-            part = lanes.select(which)
+            part = cursors.select(which)
             fresh = np.flatnonzero(left == 0)
             if fresh.size:
                 heads = part.select(fresh)
@@ -129,9 +129,9 @@ class BlockReader:
                 part.merge(fresh, heads)
             inside = np.flatnonzero(left)
             if inside.size < which.size:
-                lanes.merge(which, part)
+                cursors.merge(which, part)
                 which, left = which[inside], left[inside]
-                part = lanes.select(which)
+                part = cursors.select(which)
             if not which.size:
                 return
             if self._at_once:
@@ -145,35 +145,35 @@ class BlockReader:
             if part.lost:
                 left[part.parked()] = 0
                 part.park_again()
-            lanes.merge(which, part)
-        for lane, items in zip(which.tolist(), left.tolist(), strict=True):
-            self._scan_lane(lanes, lane, items, located)
+            cursors.merge(which, part)
+        for cursor, items in zip(which.tolist(), left.tolist(), strict=True):
+            self._scan_cursor(cursors, cursor, items, located)
 
     @property
     def _at_once(self) -> bool:
         """Are the items of a block found without looking at each of them?"""
         return self.items.size is not None or self.items.is_varint
 
-    def _heads(self, lanes: Lanes) -> Longs:
-        """The number of items of the next block of each lane, 0 at the end."""
-        counts = lanes.varints(self.place)
+    def _heads(self, cursors: Cursors) -> Longs:
+        """The number of items of the next block of each cursor, 0 at the end."""
+        counts = cursors.varints(self.place)
         negative = np.flatnonzero(counts < 0)
         if negative.size:
-            sized = lanes.select(negative)
+            sized = cursors.select(negative)
             sizes = sized.varints(self.place)
             bad = np.flatnonzero(sizes < 0)
             sized.fail(bad, self.place, NEGATIVE_BLOCK, sizes[bad])
-            lanes.merge(negative, sized)
+            cursors.merge(negative, sized)
             counts[negative] = -counts[negative]  # the lowest number stays negative
-        many = (counts < 0) | (counts > (lanes.end - lanes.at) // self.items.min_bytes)
+        many = (counts < 0) | (counts > (cursors.end - cursors.at) // self.items.min_bytes)
         if many.any():
             bad = np.flatnonzero(many)
-            lanes.fail(bad, self.place, TOO_MANY, counts[bad])
-        if lanes.lost:
-            counts[lanes.parked()] = 0
+            cursors.fail(bad, self.place, TOO_MANY, counts[bad])
+        if cursors.lost:
+            counts[cursors.parked()] = 0
         return counts
 
-    def _block(self, part: Lanes, which: Longs, left: Longs, located: _Located | None) -> None:
+    def _block(self, part: Cursors, which: Longs, left: Longs, located: _Located | None) -> None:
         """Whole blocks of items of one size, or of varints."""
         before = np.cumsum(left) - left
         numbers = np.arange(int(left.sum())) - np.repeat(before, left)
@@ -195,25 +195,27 @@ class BlockReader:
         part.at = ends
         part.fail(late, self.place, TRUNCATED, np.maximum(ends - part.end, 1)[late])
 
-    def _scan_lane(self, lanes: Lanes, lane: int, left: int, located: _Located | None) -> None:
-        """One lane to the end of its array, without numpy."""
-        if lanes.lost and lanes.parked()[lane]:
+    def _scan_cursor(
+        self, cursors: Cursors, cursor: int, left: int, located: _Located | None
+    ) -> None:
+        """One cursor to the end of its array, without numpy."""
+        if cursors.lost and cursors.parked()[cursor]:
             return
         starts = array("q")
         try:
             at = self._scan_items(
-                memoryview(lanes.chunk.buffer).cast("B"),
-                int(lanes.at[lane]),
-                int(lanes.end[lane]),
+                memoryview(cursors.chunk.buffer).cast("B"),
+                int(cursors.at[cursor]),
+                int(cursors.end[cursor]),
                 left,
                 starts if located is not None else None,
             )
         except ScanError as error:
-            lanes.fail(np.array([lane]), error.place, error.reason, np.array([error.value]))
+            cursors.fail(np.array([cursor]), error.place, error.reason, np.array([error.value]))
             return
-        lanes.at[lane] = at
+        cursors.at[cursor] = at
         if located is not None and starts:
-            located.add(np.full(len(starts), lane), np.frombuffer(starts, np.int64))
+            located.add(np.full(len(starts), cursor), np.frombuffer(starts, np.int64))
 
     def scan(self, data: Sequence[int], at: int, end: int) -> int:
         return self._scan_items(data, at, end, 0, None)

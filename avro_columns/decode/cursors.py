@@ -1,15 +1,15 @@
 """Cursors into many datums at once, and the numbers that all of Avro's encoding is made of.
 
 A datum has no frame: where a field begins is known only when the one before it has been read. So
-all records are read side by side: *lanes*, one for each, hold how far each has been read, and each
-step reads one field of all of them with a few calls of numpy.
+all records are read side by side: *cursors*, one for each, hold how far each has been read, and
+each step reads one field of all of them with a few calls of numpy.
 
-A lane that does not decode is *parked*: its row is noted as a fault, with the first reason, and the
-lane is put to a stretch of zeros behind the data, where it reads on until the step is over: zeros
-are a valid value of every type. So no step has to sort out who is still alive. What is read there
-is thrown away with the row.
+A cursor that does not decode is *parked*: its row is noted as a fault, with the first reason, and
+the cursor is put to a stretch of zeros behind the data, where it reads on until the step is over:
+zeros are a valid value of every type. So no step has to sort out who is still alive. What is read
+there is thrown away with the row.
 
-Readers check that a lane stays within its own datum before it is believed: bytes behind it, of
+Readers check that a cursor stays within its own datum before it is believed: bytes behind it, of
 which at most some dozens are touched, belong to the next datum or to the zeros.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 
 Longs = npt.NDArray[np.int64]
 ULongs = npt.NDArray[np.uint64]
@@ -91,12 +91,12 @@ class Faults:
         for row in self.rows().tolist():
             place, reason = self._reasons[self._numbers[row] - 1]
             text = reason.format(value=int(self._values[row]))
-            found.append(Undecodable(first_row + row, f"{inlined.named(place)}: {text}"))
+            found.append(Undecodable(first_row + row, f"{tree.named(place)}: {text}"))
         return found
 
 
 class Chunk:
-    """Bytes of some datums, as lanes of any depth see them. Not thread-safe.
+    """Bytes of some datums, as cursors of any depth see them. Not thread-safe.
 
     ``max_bytes`` is what items of arrays and maps may take as columns.
     """
@@ -114,14 +114,14 @@ class Chunk:
 
     @property
     def stops(self) -> Longs:
-        """Where varints can end: the bytes without a continuation bit."""
+        """Places of the bytes without a continuation bit, where varints can end."""
         if self._stops is None:
             self._stops = np.flatnonzero(self.data < 0x80)
         return self._stops
 
 
-class Lanes:
-    """How far each of many values has been read. Not thread-safe.
+class Cursors:
+    """Positions of many values that are read side by side. Not thread-safe.
 
     ``at`` is the next byte of each and ``end`` the one after its datum; ``rows`` are the rows that
     they belong to, whose order they are in.
@@ -134,26 +134,26 @@ class Lanes:
         self.at = at
         self.end = end
         self.rows = rows
-        self.lost = False  # is any lane parked?
+        self.lost = False  # is any cursor parked?
 
     def __len__(self) -> int:
         return len(self.at)
 
-    def select(self, which: npt.NDArray[Any]) -> Lanes:
-        """Lanes of their own for ``which`` of these; see ``merge``."""
-        lanes = Lanes(self.chunk, self.at[which], self.end[which], self.rows[which])
-        lanes.lost = self.lost
-        return lanes
+    def select(self, which: npt.NDArray[Any]) -> Cursors:
+        """Cursors of their own for ``which`` of these; see ``merge``."""
+        cursors = Cursors(self.chunk, self.at[which], self.end[which], self.rows[which])
+        cursors.lost = self.lost
+        return cursors
 
-    def merge(self, which: npt.NDArray[Any], lanes: Lanes) -> None:
-        """Goes on where ``lanes``, which were selected by ``which``, have come to."""
-        self.at[which] = lanes.at
-        if lanes.lost:
-            self.end[which] = lanes.end
+    def merge(self, which: npt.NDArray[Any], cursors: Cursors) -> None:
+        """Goes on where ``cursors``, which were selected by ``which``, have come to."""
+        self.at[which] = cursors.at
+        if cursors.lost:
+            self.end[which] = cursors.end
             self.lost = True
 
     def fail(self, which: npt.NDArray[Any], place: str, reason: str, values: Any = None) -> None:
-        """Parks the lanes ``which`` (indices), whose rows do not decode."""
+        """Parks the cursors ``which`` (indices), whose rows do not decode."""
         if not len(which):
             return
         alive = which[self.end[which] != _NEVER] if self.lost else which
@@ -171,19 +171,19 @@ class Lanes:
         return parked
 
     def park_again(self) -> None:
-        """Puts parked lanes back to the first zero, before the next field."""
+        """Puts parked cursors back to the first zero, before the next field."""
         if self.lost:
             self.at[self.end == _NEVER] = self.chunk.park
 
     def need(self, sizes: Longs | int, place: str) -> None:
-        """Parks the lanes whose datums end before ``sizes`` more bytes."""
+        """Parks the cursors whose datums end before ``sizes`` more bytes."""
         missing = sizes - (self.end - self.at)
         if missing.size and missing.max() > 0:
             which = np.flatnonzero(missing > 0)
             self.fail(which, place, TRUNCATED, missing[which])
 
     def varints(self, place: str) -> Longs:
-        """The next number of each lane; 0 for those that have none."""
+        """The next number of each cursor; 0 for those that have none."""
         first = self.chunk.data[self.at]
         if first.size and first.max() >= 0x80:
             values = self._long_varints(first, place)
@@ -197,7 +197,7 @@ class Lanes:
         return values
 
     def skip_varints(self, place: str) -> None:
-        """Goes on behind the next number of each lane, which is not put together."""
+        """Goes on behind the next number of each cursor, which is not put together."""
         at = self.at + 1
         which = np.flatnonzero(self.chunk.data[self.at] >= 0x80)
         endless = which[:0]
@@ -245,7 +245,7 @@ def _measured(chunk: Chunk, at: Longs) -> tuple[ULongs, ULongs, Longs]:
 
 
 def _bytes_up_to(lowest: ULongs) -> Longs:
-    """Of words with the highest bit of one byte: the bytes up to that; 0 of words without any."""
+    """Counts the bytes of each word up to the one whose highest bit is set; 0 where none is."""
     return (((lowest >> np.uint64(7)) * _LENGTHS) >> np.uint64(56)).astype(np.int64)
 
 
@@ -278,11 +278,11 @@ def unzigzag(values: ULongs) -> Longs:
     return folded
 
 
-# -- one lane at a time -------------------------------------------------------------------
+# -- one cursor at a time -------------------------------------------------------------------
 
 
 class ScanError(Exception):
-    """A single lane that does not decode: the place, the reason and its value."""
+    """A single cursor that does not decode: the place, the reason and its value."""
 
     def __init__(self, place: str, reason: str, value: int = 0) -> None:
         super().__init__(place, reason, value)

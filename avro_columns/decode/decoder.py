@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from avro_columns.decode.cursors import Chunk, Flags, Lanes, Longs, Undecodable
+from avro_columns.decode.cursors import Chunk, Cursors, Flags, Longs, Undecodable
 from avro_columns.decode.nested_readers import RecordReader, reader_of, zeros_of
 from avro_columns.errors import (
     BatchTooLargeError,
     UndecodableDatumError,
     ValueMismatchError,
 )
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 from avro_columns.values.arrow_types import row_bytes
 
 __all__ = ["MAX_DECODED_BYTES", "Decoded", "Decoder", "Undecodable"]
@@ -59,17 +59,17 @@ class Decoded:
 class Decoder:
     """Decodes datums of one schema. Thread-safe."""
 
-    def __init__(self, schema: inlined.AnySchema, *, fields: Collection[str] | None = None) -> None:
-        """Of a record, ``fields`` alone become columns, in the schema's order; the others are
-        skipped, and what is wrong in them is found only where it hides the end of the value.
+    def __init__(self, schema: tree.AnySchema, *, fields: Collection[str] | None = None) -> None:
+        """Makes columns of a record's ``fields`` only, in the schema's order; None: of all. Others
+        are skipped: damage in them is found only where it hides the end of the value.
 
         Raises UnsupportedTypeError, and ValueMismatchError for a name that is no field.
         """
-        node = inlined.parse(schema)
+        node = tree.parse(schema)
         self._reader = (
             reader_of(node)
             if fields is None
-            else RecordReader(inlined.record_of(node), frozenset(fields))
+            else RecordReader(tree.record_of(node), frozenset(fields))
         )
         self.arrow_type = self._reader.arrow
         self._zeros = zeros_of(self._reader)
@@ -112,16 +112,16 @@ class Decoder:
         chunk = Chunk(data, rows=rows, zeros=self._zeros, max_bytes=bytes_left)
         offsets = part.offsets - base
         which = np.arange(rows) if part.valid is None else np.flatnonzero(part.valid)
-        lanes = Lanes(chunk, offsets[:-1][which], offsets[1:][which], which)
+        cursors = Cursors(chunk, offsets[:-1][which], offsets[1:][which], which)
         if start:
-            short = np.flatnonzero(lanes.end - lanes.at < start)
-            lanes.at = lanes.at + start
-            lanes.fail(short, "", _SHORT, (lanes.at - lanes.end)[short])
-        array = self._reader.read(lanes)
-        behind = lanes.end - lanes.at
+            short = np.flatnonzero(cursors.end - cursors.at < start)
+            cursors.at = cursors.at + start
+            cursors.fail(short, "", _SHORT, (cursors.at - cursors.end)[short])
+        array = self._reader.read(cursors)
+        behind = cursors.end - cursors.at
         if behind.any():
-            trailing = np.flatnonzero((behind != 0) & ~lanes.parked())
-            lanes.fail(trailing, "", _TRAILING, behind[trailing])
+            trailing = np.flatnonzero((behind != 0) & ~cursors.parked())
+            cursors.fail(trailing, "", _TRAILING, behind[trailing])
         return chunk, _with_nulls(array, part, chunk)
 
 
@@ -146,7 +146,7 @@ def _joined(arrays: list[pa.Array], arrow: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some rows of a binary column: ``offsets`` into ``data``, one more than rows."""
+    """Rows of a binary column: ``offsets`` into ``data``, one more than rows."""
 
     data: Any  # bytes, as numpy's
     offsets: Longs

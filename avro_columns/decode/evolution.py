@@ -26,9 +26,9 @@ from avro_columns.decode.decoder import Decoded
 from avro_columns.decode.leaf_readers import NOT_UTF8, is_text, number_bounds
 from avro_columns.errors import ResolutionError, ValueMismatchError
 from avro_columns.logical import keeps_meaning
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 from avro_columns.values.arrow_types import arrow_type
-from avro_columns.values.conform import as_lists, as_member, of_sizes
+from avro_columns.values.coerce import as_lists, as_member, of_sizes
 from avro_columns.values.rows import default_array
 
 #: Makes an array without nulls, whose values are of these rows, the reader's. None: it is already.
@@ -58,27 +58,27 @@ class Resolver:
 
     def __init__(
         self,
-        writer: inlined.AnySchema,
-        reader: inlined.AnySchema,
+        writer: tree.AnySchema,
+        reader: tree.AnySchema,
         *,
         fields: Collection[str] | None = None,
     ) -> None:
-        """Of the reader's record, ``fields`` alone are made, in its order, and have to resolve.
+        """Makes the reader's ``fields`` only, in its order; the others need not resolve. None: all.
 
         Raises ResolutionError that names the place, UnsupportedTypeError, and
         ValueMismatchError for a name that is no field of the reader's.
         """
-        written, read = inlined.parse(writer), inlined.parse(reader)
+        written, read = tree.parse(writer), tree.parse(reader)
         if fields is not None:
-            read = inlined.with_fields(inlined.record_of(read), fields)
+            read = tree.with_fields(tree.record_of(read), fields)
         self.arrow_type = arrow_type(read)
         self._whole_type = arrow_type(written)
         self.writer_fields: tuple[str, ...] | None = None
-        if isinstance(written, inlined.Record) and isinstance(read, inlined.Record):
-            written = inlined.with_fields(written, _needed(written, read))
+        if isinstance(written, tree.Record) and isinstance(read, tree.Record):
+            written = tree.with_fields(written, _needed(written, read))
             self.writer_fields = tuple(one.name for one in written.fields)
         self.writer_type = arrow_type(written)
-        self._nullable = inlined.is_nullable(written)
+        self._nullable = tree.is_nullable(written)
         self._step = None if repr(written) == repr(read) else _step(written, read, {})
 
     @property
@@ -130,20 +130,20 @@ def _spread(values: pa.Array, flags: Flags) -> pa.Array:
     return values.take(pa.array(np.cumsum(flags) - 1, mask=~flags))
 
 
-def _refused(writer: inlined.Node, reader: inlined.Node, why: str = "") -> ResolutionError:
+def _refused(writer: tree.Node, reader: tree.Node, why: str = "") -> ResolutionError:
     return ResolutionError(
-        f"{inlined.named(reader.place)} was written as {inlined.described(writer)}, "
-        f"which cannot be read as {inlined.described(reader)}{why}."
+        f"{tree.named(reader.place)} was written as {tree.described(writer)}, "
+        f"which cannot be read as {tree.described(reader)}{why}."
     )
 
 
-def _step(writer: inlined.Node, reader: inlined.Node, failed: _Failed) -> Step:
+def _step(writer: tree.Node, reader: tree.Node, failed: _Failed) -> Step:
     """Raises ResolutionError where the schemas do not resolve."""
-    if isinstance(writer, inlined.Union):
+    if isinstance(writer, tree.Union):
         return _from_union(writer, reader, failed)
-    if isinstance(reader, inlined.Union):
+    if isinstance(reader, tree.Union):
         return _to_union(writer, reader, failed)
-    if isinstance(writer, inlined.Record) and isinstance(reader, inlined.Record):
+    if isinstance(writer, tree.Record) and isinstance(reader, tree.Record):
         names = writer.name, reader.name
         if names in failed:
             raise failed[names]
@@ -152,20 +152,20 @@ def _step(writer: inlined.Node, reader: inlined.Node, failed: _Failed) -> Step:
         except ResolutionError as error:
             failed[names] = error
             raise
-    if isinstance(writer, inlined.Array) and isinstance(reader, inlined.Array):
+    if isinstance(writer, tree.Array) and isinstance(reader, tree.Array):
         return _array(writer, reader, failed)
-    if isinstance(writer, inlined.Map) and isinstance(reader, inlined.Map):
+    if isinstance(writer, tree.Map) and isinstance(reader, tree.Map):
         return _map(writer, reader, failed)
-    if isinstance(writer, inlined.Enum) and isinstance(reader, inlined.Enum):
+    if isinstance(writer, tree.Enum) and isinstance(reader, tree.Enum):
         return _enum(writer, reader)
-    if isinstance(writer, inlined.Primitive) and isinstance(reader, inlined.Primitive):
+    if isinstance(writer, tree.Primitive) and isinstance(reader, tree.Primitive):
         return _primitive(writer, reader)
     raise _refused(writer, reader)
 
 
 def _check_names(
-    writer: inlined.Record | inlined.Enum | inlined.Primitive,
-    reader: inlined.Record | inlined.Enum | inlined.Primitive,
+    writer: tree.Record | tree.Enum | tree.Primitive,
+    reader: tree.Record | tree.Enum | tree.Primitive,
 ) -> None:
     """Names match without their namespaces, or by the reader's aliases."""
     short = writer.name.rpartition(".")[2]
@@ -179,9 +179,9 @@ def _check_names(
 # -- unions -------------------------------------------------------------------------------
 
 
-def _to_union(writer: inlined.Node, reader: inlined.Union, failed: _Failed) -> Step:
+def _to_union(writer: tree.Node, reader: tree.Union, failed: _Failed) -> Step:
     arrow = arrow_type(reader)
-    if inlined.is_null(writer):
+    if tree.is_null(writer):
         if reader.null_index is None:
             raise _refused(writer, reader)
         return lambda values, rows, faults: pa.nulls(len(values), arrow)
@@ -190,7 +190,7 @@ def _to_union(writer: inlined.Node, reader: inlined.Union, failed: _Failed) -> S
 
 
 def _member(
-    writer: inlined.Node, reader: inlined.Union, branches: Branches, failed: _Failed
+    writer: tree.Node, reader: tree.Union, branches: Branches, failed: _Failed
 ) -> tuple[int, Step]:
     """The member of the reader's that takes the writer's values, which are not null."""
     problem = None
@@ -202,11 +202,11 @@ def _member(
     raise problem or _refused(writer, reader)
 
 
-def _type_name(node: inlined.Node) -> TypeName:
-    if isinstance(node, inlined.Primitive):
+def _type_name(node: tree.Node) -> TypeName:
+    if isinstance(node, tree.Primitive):
         return TypeName(node.kind, node.name, node.aliases)
     kind = type(node).__name__.lower()
-    if isinstance(node, inlined.Record | inlined.Enum):
+    if isinstance(node, tree.Record | tree.Enum):
         return TypeName(kind, node.name, node.aliases)
     return TypeName(kind)
 
@@ -218,11 +218,11 @@ def _wrapped(inner: Step, number: int, arrow: pa.DataType) -> Step:
     return step
 
 
-def _from_union(writer: inlined.Union, reader: inlined.Node, failed: _Failed) -> Step:
+def _from_union(writer: tree.Union, reader: tree.Node, failed: _Failed) -> Step:
     arrow, place = arrow_type(reader), reader.place
-    several = isinstance(reader, inlined.Union) and len(reader.others) > 1
+    several = isinstance(reader, tree.Union) and len(reader.others) > 1
     branches = None
-    if isinstance(reader, inlined.Union):
+    if isinstance(reader, tree.Union):
         branches = Branches(map(_type_name, reader.others))
     steps: list[tuple[Step, str]] = []  # of each member but null, or why there is none
     problem: ResolutionError | None = None
@@ -230,7 +230,7 @@ def _from_union(writer: inlined.Union, reader: inlined.Node, failed: _Failed) ->
     for own, member in enumerate(writer.others):
         number = 0
         try:
-            if isinstance(reader, inlined.Union) and branches is not None:
+            if isinstance(reader, tree.Union) and branches is not None:
                 number, inner = _member(member, reader, branches, failed)
             else:
                 inner = _step(member, reader, failed)
@@ -241,10 +241,10 @@ def _from_union(writer: inlined.Union, reader: inlined.Node, failed: _Failed) ->
         else:
             in_place = in_place and inner is None and number == own
             steps.append((_wrapped(inner, number, arrow) if several else inner, ""))
-    null_fits = inlined.is_nullable(reader)
+    null_fits = tree.is_nullable(reader)
     if all(why for _, why in steps) and not (null_fits and writer.null_index is not None):
         raise problem or _refused(writer, reader)
-    null_is_read = null_fits or not inlined.is_nullable(writer)
+    null_is_read = null_fits or not tree.is_nullable(writer)
     if len(steps) == 1:
         return _from_nullable(steps[0], arrow, place, null_fits=null_is_read)
     if not steps:
@@ -319,7 +319,7 @@ def _fail(faults: Faults, rows: Longs, place: str, reason: str, values: Any = No
 # -- records, arrays, maps ----------------------------------------------------------------
 
 
-def _record(writer: inlined.Record, reader: inlined.Record, failed: _Failed) -> Step:
+def _record(writer: tree.Record, reader: tree.Record, failed: _Failed) -> Step:
     _check_names(writer, reader)
     written = {one.name: number for number, one in enumerate(writer.fields)}
     plan: list[tuple[int, Step] | pa.Array] = []
@@ -351,19 +351,19 @@ def _record(writer: inlined.Record, reader: inlined.Record, failed: _Failed) -> 
     return step
 
 
-def _source(field: inlined.Field, written: Collection[str]) -> str | None:
+def _source(field: tree.Field, written: Collection[str]) -> str | None:
     """The writer's field that a field of the reader's is read from: by name, or by an alias."""
     return next((name for name in (field.name, *field.aliases) if name in written), None)
 
 
-def _needed(writer: inlined.Record, reader: inlined.Record) -> set[str]:
+def _needed(writer: tree.Record, reader: tree.Record) -> set[str]:
     """The writer's fields that the reader's are read from."""
     written = {one.name for one in writer.fields}
     return {name for one in reader.fields if (name := _source(one, written)) is not None}
 
 
-def _default(one: inlined.Field, reader: inlined.Record) -> pa.Array:
-    if one.default is inlined.NO_DEFAULT:
+def _default(one: tree.Field, reader: tree.Record) -> pa.Array:
+    if one.default is tree.NO_DEFAULT:
         raise ResolutionError(
             f"The field {one.node.place or one.name} is not in the writer's {reader.name}, and the "
             "reader's schema has no default for it; add one."
@@ -374,7 +374,7 @@ def _default(one: inlined.Field, reader: inlined.Record) -> pa.Array:
         raise ResolutionError(error.message) from error
 
 
-def _array(writer: inlined.Array, reader: inlined.Array, failed: _Failed) -> Step:
+def _array(writer: tree.Array, reader: tree.Array, failed: _Failed) -> Step:
     inner, arrow = _step(writer.items, reader.items, failed), arrow_type(reader)
     if inner is None and arrow.equals(arrow_type(writer)):
         return None
@@ -387,7 +387,7 @@ def _array(writer: inlined.Array, reader: inlined.Array, failed: _Failed) -> Ste
     return step
 
 
-def _map(writer: inlined.Map, reader: inlined.Map, failed: _Failed) -> Step:
+def _map(writer: tree.Map, reader: tree.Map, failed: _Failed) -> Step:
     inner, arrow = _step(writer.values, reader.values, failed), arrow_type(reader)
     if inner is None and arrow.equals(arrow_type(writer)):
         return None
@@ -408,7 +408,7 @@ def _map(writer: inlined.Map, reader: inlined.Map, failed: _Failed) -> Step:
 # -- leaves -------------------------------------------------------------------------------
 
 
-def _enum(writer: inlined.Enum, reader: inlined.Enum) -> Step:
+def _enum(writer: tree.Enum, reader: tree.Enum) -> Step:
     _check_names(writer, reader)
     missing = pa.array([one for one in writer.symbols if one not in reader.symbols], pa.string())
     if not len(missing):
@@ -425,7 +425,7 @@ def _enum(writer: inlined.Enum, reader: inlined.Enum) -> Step:
     return step
 
 
-def _primitive(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
+def _primitive(writer: tree.Primitive, reader: tree.Primitive) -> Step:
     same_kind = reader.kind == writer.kind
     if not same_kind and reader.kind not in PROMOTIONS.get(writer.kind, ()):
         raise _refused(writer, reader)
@@ -444,12 +444,12 @@ def _primitive(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
     return _plain(writer, reader)
 
 
-def _decimal(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
+def _decimal(writer: tree.Primitive, reader: tree.Primitive) -> Step:
     arrow = arrow_type(reader)
     return None if writer.precision == reader.precision else lambda values, *_: values.cast(arrow)
 
 
-def _plain(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
+def _plain(writer: tree.Primitive, reader: tree.Primitive) -> Step:
     arrow, place = arrow_type(reader), reader.place
     if arrow.equals(arrow_type(writer)):
         return None
@@ -467,7 +467,7 @@ def _plain(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
     return step
 
 
-def _number(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
+def _number(writer: tree.Primitive, reader: tree.Primitive) -> Step:
     arrow = arrow_type(reader)
     written, read = _unit(writer), _unit(reader)
     if arrow.equals(arrow_type(writer)) and (writer.logical == reader.logical or written == read):
@@ -480,14 +480,14 @@ def _number(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
     return _other_meaning(writer, reader, arrow)
 
 
-def _unit(node: inlined.Primitive) -> int | None:
+def _unit(node: tree.Primitive) -> int | None:
     """Nanoseconds of a number in a column of timestamps or times; None for other numbers."""
     logical = node.logical or ""
     return _UNITS[logical.rpartition("-")[2]] if "time" in logical else None
 
 
 def _other_unit(written: int, read: int, arrow: pa.DataType, place: str) -> Step:
-    """The same time in other units."""
+    """Returns the step that converts times between units."""
     factor, divisor = max(written // read, 1), max(read // written, 1)
 
     def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
@@ -499,9 +499,7 @@ def _other_unit(written: int, read: int, arrow: pa.DataType, place: str) -> Step
     return step
 
 
-def _other_meaning(
-    writer: inlined.Primitive, reader: inlined.Primitive, arrow: pa.DataType
-) -> Step:
+def _other_meaning(writer: tree.Primitive, reader: tree.Primitive, arrow: pa.DataType) -> Step:
     """The number that was written, as the reader takes it."""
     place, bounds, factor = reader.place, number_bounds(reader), _factor(reader)
     width = np.int32 if arrow.bit_width == 32 else np.int64
@@ -524,12 +522,12 @@ def _check(
         numbers[bad] = 0
 
 
-def _factor(node: inlined.Primitive) -> int:
-    """What a written number is multiplied by for its column."""
+def _factor(node: tree.Primitive) -> int:
+    """Factor from a written number to the one in its column."""
     return 1000 if (node.logical or "").endswith("-millis") else 1
 
 
-def _written(values: pa.Array, node: inlined.Primitive) -> Longs:
+def _written(values: pa.Array, node: tree.Primitive) -> Longs:
     """The numbers that were written."""
     width = pa.int32() if values.type.bit_width == 32 else pa.int64()
     return np.asarray(values.view(width)).astype(np.int64) // _factor(node)

@@ -1,7 +1,7 @@
-"""Readers of records and unions: how lanes part and come together again.
+"""Readers of records and unions: how cursors part and come together again.
 
-A union reads each of its members with the lanes that have it. A record reads its fields one after
-another, those of fixed size in a row together. Fields that nobody wants are skipped: the lanes go
+A union reads each of its members with the cursors that have it. A record reads its fields one after
+another, those of fixed size in a row together. Fields that nobody wants are skipped: the cursors go
 behind them, and no column is made. A map is an array of records of a key and a value.
 """
 
@@ -19,11 +19,20 @@ from pyarrow import types
 
 from avro_columns.decode.block_readers import BlockReader
 from avro_columns.decode.cursors import (
+    Cursors,
     Flags,
-    Lanes,
     Longs,
     ScanError,
     scan_varint,
+)
+from avro_columns.decode.fixed_runs import (
+    INTS_AT_ONCE,
+    FixedRuns,
+    Stride,
+    over_ints,
+    over_optional,
+    over_sizes,
+    over_text,
 )
 from avro_columns.decode.leaf_readers import (
     BytesReader,
@@ -33,38 +42,29 @@ from avro_columns.decode.leaf_readers import (
     leaf_reader,
 )
 from avro_columns.decode.reader import Reader
-from avro_columns.decode.strides import (
-    INTS_AT_ONCE,
-    Stride,
-    Strides,
-    over_ints,
-    over_optional,
-    over_sizes,
-    over_text,
-)
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 from avro_columns.values.arrow_types import arrow_type
 
 NO_MEMBER: Final = "the index {value} is none of the union's members"
 
 
-def reader_of(node: inlined.Node) -> Reader:
+def reader_of(node: tree.Node) -> Reader:
     """The reader of a schema. Raises UnsupportedTypeError for items that take no bytes."""
-    if isinstance(node, inlined.Primitive | inlined.Enum):
+    if isinstance(node, tree.Primitive | tree.Enum):
         return leaf_reader(node)
-    if isinstance(node, inlined.Record):
+    if isinstance(node, tree.Record):
         return RecordReader(node)
-    if isinstance(node, inlined.Array):
+    if isinstance(node, tree.Array):
         return BlockReader(node.place, arrow_type(node), reader_of(node.items))
-    if isinstance(node, inlined.Map):
+    if isinstance(node, tree.Map):
         return BlockReader(node.place, arrow_type(node), _entries_of(node))
     return NullableReader(node) if len(node.others) == 1 else UnionReader(node)
 
 
-def _entries_of(node: inlined.Map) -> RecordReader:
+def _entries_of(node: tree.Map) -> RecordReader:
     place = f"{node.place}{{}}"
-    key = inlined.Field("key", inlined.Primitive(place, "string"))
-    return RecordReader(inlined.Record(place, "", (key, inlined.Field("value", node.values))))
+    key = tree.Field("key", tree.Primitive(place, "string"))
+    return RecordReader(tree.Record(place, "", (key, tree.Field("value", node.values))))
 
 
 # -- records ------------------------------------------------------------------------------
@@ -92,17 +92,17 @@ class _Passed:
     """Fields that follow each other, of which no column is made."""
 
     readers: tuple[Reader, ...]
-    strides: Strides
+    fixed_runs: FixedRuns
 
 
 class RecordReader:
     is_varint: ClassVar[bool] = False
 
-    def __init__(self, node: inlined.Record, names: Collection[str] | None = None) -> None:
+    def __init__(self, node: tree.Record, names: Collection[str] | None = None) -> None:
         """Columns are made of the fields ``names``, or of all. Raises ValueMismatchError for a
         name that is none of the fields."""
         self.place = node.place
-        made = node if names is None else inlined.with_fields(node, names)
+        made = node if names is None else tree.with_fields(node, names)
         self.arrow = arrow_type(made)
         self.fields = [reader_of(one.node) for one in node.fields]
         self.min_bytes = sum(one.min_bytes for one in self.fields)
@@ -113,34 +113,34 @@ class RecordReader:
             for reader, one in zip(self.fields, node.fields, strict=True)
         ])  # fmt: skip
 
-    def read(self, lanes: Lanes) -> pa.Array:
+    def read(self, cursors: Cursors) -> pa.Array:
         arrays: list[pa.Array] = []
         for step in self._steps:
             if isinstance(step, _Run):
-                lanes.need(step.size, step.place)
-                arrays += [one.read_at(lanes, offset) for offset, one in step.made]
-                lanes.at = lanes.at + step.size
+                cursors.need(step.size, step.place)
+                arrays += [one.read_at(cursors, offset) for offset, one in step.made]
+                cursors.at = cursors.at + step.size
             elif isinstance(step, _Passed):
-                step.strides.skip(lanes)
+                step.fixed_runs.skip(cursors)
             elif step.is_made:
-                arrays.append(step.reader.read(lanes))
+                arrays.append(step.reader.read(cursors))
             else:
-                step.reader.skip(lanes)
-            lanes.park_again()
+                step.reader.skip(cursors)
+            cursors.park_again()
         if not arrays:
-            return pa.Array.from_buffers(self.arrow, len(lanes), [None])
+            return pa.Array.from_buffers(self.arrow, len(cursors), [None])
         return pa.StructArray.from_arrays(arrays, fields=list(self.arrow))
 
-    def skip(self, lanes: Lanes) -> None:
+    def skip(self, cursors: Cursors) -> None:
         for step in self._steps:
             if isinstance(step, _Run):
-                lanes.need(step.size, step.place)
-                lanes.at = lanes.at + step.size
+                cursors.need(step.size, step.place)
+                cursors.at = cursors.at + step.size
             elif isinstance(step, _Passed):
-                step.strides.skip(lanes)
+                step.fixed_runs.skip(cursors)
             else:
-                step.reader.skip(lanes)
-            lanes.park_again()
+                step.reader.skip(cursors)
+            cursors.park_again()
 
     def scan(self, data: Sequence[int], at: int, end: int) -> int:
         for one in self.fields:
@@ -158,7 +158,7 @@ def _steps(fields: list[_Single]) -> list[_Step]:
             steps.append(_run(list(group)))
         elif kind == "passed":
             readers = tuple(one.reader for one in group)
-            steps.append(_Passed(readers, Strides(readers, _strides_over(readers))))
+            steps.append(_Passed(readers, FixedRuns(readers, _strides_over(readers))))
         else:
             steps += group
     return steps
@@ -171,15 +171,15 @@ def _kind_of_step(field: _Single) -> str:
 
 
 def _strides_over(readers: Sequence[Reader]) -> list[Stride]:
-    strides: list[Stride] = []
+    fixed_runs: list[Stride] = []
     for is_int, group in groupby(readers, _is_int):
         own = list(group)
         if is_int:
             pieces = range(0, len(own), INTS_AT_ONCE)
-            strides += [over_ints(len(own[at : at + INTS_AT_ONCE])) for at in pieces]
+            fixed_runs += [over_ints(len(own[at : at + INTS_AT_ONCE])) for at in pieces]
         else:
-            strides += [stride for one in own if (stride := _stride_over(one)) is not None]
-    return strides
+            fixed_runs += [stride for one in own if (stride := _stride_over(one)) is not None]
+    return fixed_runs
 
 
 def _is_int(reader: Reader) -> bool:
@@ -205,7 +205,7 @@ def _run(fields: list[_Single]) -> _Run:
 
 
 def zeros_of(reader: Reader) -> int:
-    """The zeros that parked lanes may read before they are put back."""
+    """The zeros that parked cursors may read before they are put back."""
     if isinstance(reader, RecordReader):
         return max(map(_zeros_of_step, reader._steps), default=0)
     if isinstance(reader, NullableReader | UnionReader):
@@ -229,7 +229,7 @@ class _AnyUnion:
     min_bytes = 1
     size: int | None = None
 
-    def __init__(self, node: inlined.Union) -> None:
+    def __init__(self, node: tree.Union) -> None:
         self.place = node.place
         self.arrow = arrow_type(node)
         self._members = [reader_of(member) for member in node.members]
@@ -238,37 +238,39 @@ class _AnyUnion:
         self._sizes: Longs | None = None
         if len(self.readers) == 1 and self.readers[0].size is not None:
             sizes = [one.size or 0 for one in self._members]
-            self._sizes = np.array([*sizes, 0], np.int64)  # the last is for -1, of lanes that fail
+            self._sizes = np.array(
+                [*sizes, 0], np.int64
+            )  # the last is for -1, of cursors that fail
 
-    def _indices(self, lanes: Lanes) -> Longs:
-        """The member of each lane; -1 of those that fail."""
-        indices = lanes.varints(self.place)
+    def _indices(self, cursors: Cursors) -> Longs:
+        """The member of each cursor; -1 of those that fail."""
+        indices = cursors.varints(self.place)
         if not indices.size:
             return indices
         if indices.min() < 0 or indices.max() >= len(self._members):
             bad = np.flatnonzero((indices < 0) | (indices >= len(self._members)))
-            lanes.fail(bad, self.place, NO_MEMBER, indices[bad])
-        if lanes.lost:
-            indices[lanes.parked()] = -1
+            cursors.fail(bad, self.place, NO_MEMBER, indices[bad])
+        if cursors.lost:
+            indices[cursors.parked()] = -1
         return indices
 
-    def skip(self, lanes: Lanes) -> None:
-        indices = self._indices(lanes)
+    def skip(self, cursors: Cursors) -> None:
+        indices = self._indices(cursors)
         if self._sizes is not None:
             sizes = self._sizes.take(indices)
-            lanes.need(sizes, self.place)
-            lanes.at = lanes.at + sizes
+            cursors.need(sizes, self.place)
+            cursors.at = cursors.at + sizes
             return
         for index, member in enumerate(self._members):
             if isinstance(member, NullReader):
                 continue
             which = np.flatnonzero(indices == index)
-            if which.size == len(lanes):
-                member.skip(lanes)
+            if which.size == len(cursors):
+                member.skip(cursors)
             elif which.size:
-                chosen = lanes.select(which)
+                chosen = cursors.select(which)
                 member.skip(chosen)
-                lanes.merge(which, chosen)
+                cursors.merge(which, chosen)
 
     def scan(self, data: Sequence[int], at: int, end: int) -> int:
         index, at = scan_varint(data, at, end, self.place)
@@ -276,16 +278,16 @@ class _AnyUnion:
             raise ScanError(self.place, NO_MEMBER, index)
         return self._members[index].scan(data, at, end)
 
-    def _read_member(self, lanes: Lanes, reader: Reader, chosen: Flags) -> pa.Array:
-        """The values of the lanes ``chosen``, null for the others."""
+    def _read_member(self, cursors: Cursors, reader: Reader, chosen: Flags) -> pa.Array:
+        """The values of the cursors ``chosen``, null for the others."""
         which = np.flatnonzero(chosen)
-        if which.size == len(lanes):
-            return reader.read(lanes)
+        if which.size == len(cursors):
+            return reader.read(cursors)
         if not which.size:
-            return pa.nulls(len(lanes), reader.arrow)
-        part = lanes.select(which)
+            return pa.nulls(len(cursors), reader.arrow)
+        part = cursors.select(which)
         values = reader.read(part)
-        lanes.merge(which, part)
+        cursors.merge(which, part)
         return _spread(values, chosen, which)
 
 
@@ -308,7 +310,7 @@ class NullableReader(_AnyUnion):
 
     @property
     def stride(self) -> Stride | None:
-        """Over a value, if there is one."""
+        """Stride over a value; None where its size does not follow from its first bytes."""
         [reader] = self.readers
         if reader.size is not None:
             return over_sizes([one.size or 0 for one in self._members])
@@ -317,25 +319,25 @@ class NullableReader(_AnyUnion):
             return None
         return over_optional(self._members.index(reader), len(self._members), inner)
 
-    def read(self, lanes: Lanes) -> pa.Array:
-        indices = self._indices(lanes)
+    def read(self, cursors: Cursors) -> pa.Array:
+        indices = self._indices(cursors)
         return self._read_member(
-            lanes, self.readers[0], indices == self._members.index(self.readers[0])
+            cursors, self.readers[0], indices == self._members.index(self.readers[0])
         )
 
 
 class UnionReader(_AnyUnion):
     """A union of several types beside null, or of null alone."""
 
-    def read(self, lanes: Lanes) -> pa.Array:
-        indices = self._indices(lanes)
+    def read(self, cursors: Cursors) -> pa.Array:
+        indices = self._indices(cursors)
         if not self.readers:
-            return pa.nulls(len(lanes))
+            return pa.nulls(len(cursors))
         arrays = []
-        chosen = np.zeros(len(lanes), bool)
+        chosen = np.zeros(len(cursors), bool)
         for index, member in enumerate(self._members):
             if not isinstance(member, NullReader):
-                arrays.append(self._read_member(lanes, member, indices == index))
+                arrays.append(self._read_member(cursors, member, indices == index))
                 chosen |= indices == index
         nulls = None if chosen.all() else pa.array(~chosen)
         return pa.StructArray.from_arrays(arrays, fields=list(self.arrow), mask=nulls)

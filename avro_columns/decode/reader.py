@@ -7,11 +7,11 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
-from avro_columns.decode.cursors import Lanes
+from avro_columns.decode.cursors import Cursors
 
 
 class Reader(Protocol):
-    """Reads the values of one node. Thread-safe: lanes hold what changes."""
+    """Reads the values of one node. Thread-safe: cursors hold what changes."""
 
     place: str
     arrow: pa.DataType
@@ -21,11 +21,11 @@ class Reader(Protocol):
     size: int | None
     """What a value takes, if that is always the same."""
 
-    def read(self, lanes: Lanes) -> pa.Array:
-        """The next value of each lane. Parked lanes have any value."""
+    def read(self, cursors: Cursors) -> pa.Array:
+        """The next value of each cursor. Parked cursors have any value."""
 
-    def skip(self, lanes: Lanes) -> None:
-        """Goes on behind the next value of each lane."""
+    def skip(self, cursors: Cursors) -> None:
+        """Goes on behind the next value of each cursor."""
 
     def scan(self, data: Sequence[int], at: int, end: int) -> int:
         """The end of the value at ``at``. Raises ScanError."""

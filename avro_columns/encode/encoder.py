@@ -13,34 +13,34 @@ import pyarrow.compute as pc
 
 from avro_columns.decode.cursors import Bytes, Longs
 from avro_columns.decode.decoder import binary_buffers
-from avro_columns.encode.pieces import Pieces, Rows
-from avro_columns.values import inlined
+from avro_columns.encode.byte_builder import ByteBuilder, Rows
+from avro_columns.values import resolved_tree as tree
 from avro_columns.values.arrow_types import arrow_type
-from avro_columns.values.conform import as_lists, conform
+from avro_columns.values.coerce import as_lists, coerce
 
 _CHUNK_ROWS: Final = 1 << 14
-_KEY: Final = inlined.Field("key", inlined.Primitive("", "string"))
+_KEY: Final = tree.Field("key", tree.Primitive("", "string"))
 
 
 class Encoder:
     """Encodes columns of one schema. Thread-safe."""
 
-    def __init__(self, schema: inlined.AnySchema) -> None:
+    def __init__(self, schema: tree.AnySchema) -> None:
         """Raises UnsupportedTypeError."""
-        self._node = inlined.parse(schema)
+        self._node = tree.parse(schema)
         self.arrow_type = arrow_type(self._node)
 
     def encode(self, columns: Any) -> pa.Array:
-        """A datum for each row of ``columns``, which are what ``conform`` takes.
+        """A datum for each row of ``columns``, which are what ``coerce`` takes.
 
         Raises ValueMismatchError for what the schema does not take, BatchTooLargeError for
         more than a column holds.
         """
-        array = conform(columns, self._node)
+        array = coerce(columns, self._node)
         parts = []
         for row in range(0, len(array), _CHUNK_ROWS):
             part = array.slice(row, _CHUNK_ROWS)
-            pieces = Pieces(len(part))
+            pieces = ByteBuilder(len(part))
             _write(part, self._node, None, pieces)
             parts.append(pieces.joined())
         if len(parts) == 1:
@@ -48,19 +48,19 @@ class Encoder:
         return pa.concat_arrays(parts) if parts else pa.nulls(0, pa.binary())
 
 
-def _write(array: pa.Array, node: inlined.Node, rows: Rows, out: Pieces) -> None:
+def _write(array: pa.Array, node: tree.Node, rows: Rows, out: ByteBuilder) -> None:
     """Adds the values of ``array``, which are those of ``rows``."""
-    if isinstance(node, inlined.Union):
+    if isinstance(node, tree.Union):
         _write_union(array, node, rows, out)
-    elif isinstance(node, inlined.Record):
+    elif isinstance(node, tree.Record):
         for one in node.fields:
             _write(array.field(one.name), one.node, rows, out)
-    elif isinstance(node, inlined.Array):
+    elif isinstance(node, tree.Array):
         _write_items(array, node.items, rows, out)
-    elif isinstance(node, inlined.Map):
-        entry = inlined.Record("", "", (_KEY, inlined.Field("value", node.values)))
+    elif isinstance(node, tree.Map):
+        entry = tree.Record("", "", (_KEY, tree.Field("value", node.values)))
         _write_items(as_lists(array), entry, rows, out)
-    elif isinstance(node, inlined.Enum):
+    elif isinstance(node, tree.Enum):
         _write_enum(array, node, rows, out)
     else:
         _write_leaf(array, node, rows, out)
@@ -74,7 +74,7 @@ def _chosen(rows: Rows, which: Any) -> Rows:
 # -- unions -------------------------------------------------------------------------------
 
 
-def _write_union(array: pa.Array, node: inlined.Union, rows: Rows, out: Pieces) -> None:
+def _write_union(array: pa.Array, node: tree.Union, rows: Rows, out: ByteBuilder) -> None:
     others, null = node.others, node.null_index
     if not others:
         _write_indices(np.zeros(len(array), np.int64), rows, out)
@@ -92,7 +92,7 @@ def _write_union(array: pa.Array, node: inlined.Union, rows: Rows, out: Pieces) 
         _write_members(array, node, rows, out)
 
 
-def _write_members(array: pa.Array, node: inlined.Union, rows: Rows, out: Pieces) -> None:
+def _write_members(array: pa.Array, node: tree.Union, rows: Rows, out: ByteBuilder) -> None:
     others = node.others
     held = [np.asarray(array.field(i).is_valid()) for i in range(len(others))]
     if array.null_count:
@@ -110,7 +110,7 @@ def _write_members(array: pa.Array, node: inlined.Union, rows: Rows, out: Pieces
             _write(values, member, _chosen(rows, np.flatnonzero(flags)), out)
 
 
-def _write_indices(indices: Longs, rows: Rows, out: Pieces) -> None:
+def _write_indices(indices: Longs, rows: Rows, out: ByteBuilder) -> None:
     if indices.size and indices.max() >= 64:
         out.varints(indices, rows)
     else:
@@ -120,9 +120,9 @@ def _write_indices(indices: Longs, rows: Rows, out: Pieces) -> None:
 # -- arrays and maps ----------------------------------------------------------------------
 
 
-def _write_items(lists: pa.Array, items: inlined.Node, rows: Rows, out: Pieces) -> None:
+def _write_items(lists: pa.Array, items: tree.Node, rows: Rows, out: ByteBuilder) -> None:
     values = lists.flatten()
-    pieces = Pieces(len(values))
+    pieces = ByteBuilder(len(values))
     _write(values, items, None, pieces)
     datums = pieces.joined()
     counts = np.asarray(pc.list_value_length(lists)).astype(np.int64)
@@ -137,12 +137,12 @@ def _write_items(lists: pa.Array, items: inlined.Node, rows: Rows, out: Pieces) 
 # -- leaves -------------------------------------------------------------------------------
 
 
-def _write_enum(array: pa.Array, node: inlined.Enum, rows: Rows, out: Pieces) -> None:
+def _write_enum(array: pa.Array, node: tree.Enum, rows: Rows, out: ByteBuilder) -> None:
     indices = pc.index_in(array, pa.array(node.symbols, pa.string()))
     out.varints(np.asarray(indices).astype(np.int64), rows)
 
 
-def _write_leaf(array: pa.Array, node: inlined.Primitive, rows: Rows, out: Pieces) -> None:
+def _write_leaf(array: pa.Array, node: tree.Primitive, rows: Rows, out: ByteBuilder) -> None:
     kind = node.kind
     if kind == "null":
         return
@@ -166,7 +166,7 @@ def _write_leaf(array: pa.Array, node: inlined.Primitive, rows: Rows, out: Piece
         out.binary(raw.buffers()[2], offsets, rows)
 
 
-def _numbers(array: pa.Array, node: inlined.Primitive) -> Longs:
+def _numbers(array: pa.Array, node: tree.Primitive) -> Longs:
     width = pa.int32() if array.type.bit_width == 32 else pa.int64()
     numbers = np.asarray(array.view(width)).astype(np.int64)
     return numbers // 1000 if (node.logical or "").endswith("-millis") else numbers
@@ -185,7 +185,7 @@ def _durations(array: pa.Array) -> Bytes:
     return parts.astype(np.dtype("<u4")).view(np.uint8).reshape(len(parts), 12)
 
 
-def _write_decimals(array: pa.Array, node: inlined.Primitive, rows: Rows, out: Pieces) -> None:
+def _write_decimals(array: pa.Array, node: tree.Primitive, rows: Rows, out: ByteBuilder) -> None:
     """Two's complement, the highest byte first; the schema's precision fits its fixed."""
     values = np.ascontiguousarray(_matrix(array, 16)[:, ::-1])
     signs = np.where(values[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)

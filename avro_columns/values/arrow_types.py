@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from avro_columns.errors import UnsupportedTypeError
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 
 #: A duration of Avro's: months, days and milliseconds, none of which is the others' multiple.
 DURATION: Final = pa.struct(
@@ -48,18 +48,18 @@ _LOGICAL: Final = {
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def arrow_type(schema: inlined.AnySchema) -> pa.DataType:
+def arrow_type(schema: tree.AnySchema) -> pa.DataType:
     """The type of a column of values of ``schema``."""
-    node = inlined.parse(schema)
-    if isinstance(node, inlined.Primitive):
+    node = tree.parse(schema)
+    if isinstance(node, tree.Primitive):
         return _primitive(node)
-    if isinstance(node, inlined.Enum):
+    if isinstance(node, tree.Enum):
         return pa.string()
-    if isinstance(node, inlined.Array):
+    if isinstance(node, tree.Array):
         return pa.list_(_field("item", node.items))
-    if isinstance(node, inlined.Map):
+    if isinstance(node, tree.Map):
         return pa.map_(pa.string(), _field("value", node.values))
-    if isinstance(node, inlined.Record):
+    if isinstance(node, tree.Record):
         return pa.struct([_field(one.name, one.node) for one in node.fields])
     others = node.others
     if not others:
@@ -71,20 +71,20 @@ def arrow_type(schema: inlined.AnySchema) -> pa.DataType:
     )
 
 
-def arrow_schema(schema: inlined.AnySchema) -> pa.Schema:
+def arrow_schema(schema: tree.AnySchema) -> pa.Schema:
     """The columns of a record's fields.
 
     Raises UnsupportedTypeError for a schema that is not a record.
     """
-    record = inlined.record_of(inlined.parse(schema))
+    record = tree.record_of(tree.parse(schema))
     return pa.schema([_field(one.name, one.node) for one in record.fields])
 
 
-def _field(name: str, node: inlined.Node) -> pa.Field:
-    return pa.field(name, arrow_type(node), nullable=inlined.is_nullable(node))
+def _field(name: str, node: tree.Node) -> pa.Field:
+    return pa.field(name, arrow_type(node), nullable=tree.is_nullable(node))
 
 
-def _primitive(node: inlined.Primitive) -> pa.DataType:
+def _primitive(node: tree.Primitive) -> pa.DataType:
     if node.logical == "decimal":
         return pa.decimal128(node.precision, node.scale)
     if node.logical in _LOGICAL:
@@ -180,7 +180,7 @@ def _avro_type(arrow: pa.DataType, place: str, taken: set[str]) -> Any:
         return _avro_type(arrow.value_type, place, taken)
     if types.is_fixed_size_binary(arrow):
         return {"type": "fixed", "name": _free_name(place, taken), "size": arrow.byte_width}
-    if types.is_decimal(arrow) and arrow.precision <= inlined.MAX_PRECISION and arrow.scale >= 0:
+    if types.is_decimal(arrow) and arrow.precision <= tree.MAX_PRECISION and arrow.scale >= 0:
         return {
             "type": "bytes",
             "logicalType": "decimal",
@@ -203,7 +203,7 @@ def _nested(one: pa.Field, place: str, *, taken: set[str]) -> Any:
 
 
 def row_bytes(arrow: pa.DataType) -> int:
-    """What a row of a column takes at least, null or not."""
+    """Least number of bytes that a row of a column takes, null or not."""
     if types.is_struct(arrow):
         return 1 + sum(row_bytes(one.type) for one in arrow)
     try:

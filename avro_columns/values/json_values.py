@@ -21,8 +21,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from avro_columns.errors import ValueMismatchError
-from avro_columns.values import inlined
-from avro_columns.values.fitting import (
+from avro_columns.values import resolved_tree as tree
+from avro_columns.values.union_matching import (
     Member,
     keeps,
     member_name,
@@ -34,30 +34,31 @@ from avro_columns.values.fitting import (
 # -- out of JSON --------------------------------------------------------------------------
 
 
-def value_of_json(node: inlined.Node, given: Any) -> Any:
-    """What ``columns_of`` takes for ``given``, which ``json.loads`` has returned. What does not fit
-    the schema is left for its checks, but for texts that stand for nothing: ValueMismatchError."""
+def value_of_json(node: tree.Node, given: Any) -> Any:
+    """Returns the value for ``columns_of`` of ``given``, which ``json.loads`` has returned. Leaves
+    what does not fit the schema to the checks of ``columns_of``. Raises ValueMismatchError for
+    texts that stand for nothing."""
     if given is None:
         return None
-    if isinstance(node, inlined.Union):
+    if isinstance(node, tree.Union):
         if len(node.others) == 1:
             return value_of_json(node.others[0], given)
         found = _named_member(node, given) or _first_member(node, given)
         return given if found is None else found
-    if isinstance(node, inlined.Record) and isinstance(given, dict):
+    if isinstance(node, tree.Record) and isinstance(given, dict):
         nodes = {one.name: one.node for one in node.fields}
         return {
             name: value_of_json(nodes[name], each) if name in nodes else each
             for name, each in given.items()
         }
-    if isinstance(node, inlined.Map) and isinstance(given, dict):
+    if isinstance(node, tree.Map) and isinstance(given, dict):
         return {name: value_of_json(node.values, each) for name, each in given.items()}
-    if isinstance(node, inlined.Array) and isinstance(given, list):
+    if isinstance(node, tree.Array) and isinstance(given, list):
         return [value_of_json(node.items, each) for each in given]
-    return _leaf(node, given) if isinstance(node, inlined.Primitive) else given
+    return _leaf(node, given) if isinstance(node, tree.Primitive) else given
 
 
-def _named_member(node: inlined.Union, given: Any) -> Member | None:
+def _named_member(node: tree.Union, given: Any) -> Member | None:
     """The member whose name is the only key."""
     if isinstance(given, dict) and len(given) == 1:
         [(name, inner)] = given.items()
@@ -67,7 +68,7 @@ def _named_member(node: inlined.Union, given: Any) -> Member | None:
     return None
 
 
-def _first_member(node: inlined.Union, given: Any) -> Member | None:
+def _first_member(node: tree.Union, given: Any) -> Member | None:
     """The first that keeps it as it stands, or else the first that takes what it stands for."""
     first = None
     for number, other in enumerate(node.others):
@@ -82,7 +83,7 @@ def _first_member(node: inlined.Union, given: Any) -> Member | None:
     return first
 
 
-def _leaf(node: inlined.Primitive, given: Any) -> Any:
+def _leaf(node: tree.Primitive, given: Any) -> Any:
     logical = node.logical or ""
     if node.kind in ("bytes", "fixed") and logical in ("", "uuid"):
         is_text_of_id = logical and isinstance(given, str)
@@ -124,14 +125,14 @@ def _moment_ns(text: str) -> Any:
     return since // timedelta(microseconds=1) * 1000 + int(finer[0].ljust(3, "0"))
 
 
-def _parsed(node: inlined.Primitive, text: str, parse: Callable[[str], Any]) -> Any:
+def _parsed(node: tree.Primitive, text: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(text)
     except (ValueError, InvalidOperation) as error:
         raise misfit(node, text) from error
 
 
-def _bytes(node: inlined.Primitive, given: Any) -> Any:
+def _bytes(node: tree.Primitive, given: Any) -> Any:
     if isinstance(given, dict) and given.keys() == {"base64"}:
         try:
             return base64.b64decode(given["base64"], validate=True)
@@ -148,23 +149,23 @@ def _bytes(node: inlined.Primitive, given: Any) -> Any:
 # -- as JSON ------------------------------------------------------------------------------
 
 
-def json_of_value(node: inlined.Node, value: Any) -> Any:
-    """What ``json.dumps`` takes for ``value``, which is one of ``rows_of``; of it ``value_of_json``
-    makes the same."""
+def json_of_value(node: tree.Node, value: Any) -> Any:
+    """Returns the value for ``json.dumps`` of ``value``, which is one of ``rows_of``.
+    ``value_of_json`` makes the same value of it again."""
     if value is None:
         return None
-    if isinstance(node, inlined.Union):
+    if isinstance(node, tree.Union):
         return _json_of_member(node, value)
-    if isinstance(node, inlined.Record):
+    if isinstance(node, tree.Record):
         return {one.name: json_of_value(one.node, value[one.name]) for one in node.fields}
-    if isinstance(node, inlined.Map):
+    if isinstance(node, tree.Map):
         return {key: json_of_value(node.values, each) for key, each in value.items()}
-    if isinstance(node, inlined.Array):
+    if isinstance(node, tree.Array):
         return [json_of_value(node.items, each) for each in value]
     return _json_of_leaf(node, value)
 
 
-def _json_of_member(node: inlined.Union, value: Any) -> Any:
+def _json_of_member(node: tree.Union, value: Any) -> Any:
     if len(node.others) == 1:
         return json_of_value(node.others[0], value)
     number, own = member_of(node, value)
@@ -174,9 +175,9 @@ def _json_of_member(node: inlined.Union, value: Any) -> Any:
     return plain if read is not None and read.number == number else {member_name(member): plain}
 
 
-def _json_of_leaf(node: inlined.Primitive | inlined.Enum, value: Any) -> Any:
+def _json_of_leaf(node: tree.Primitive | tree.Enum, value: Any) -> Any:
     if isinstance(value, bytes):
-        is_id = isinstance(node, inlined.Primitive) and node.logical == "uuid"
+        is_id = isinstance(node, tree.Primitive) and node.logical == "uuid"
         return str(uuid.UUID(bytes=value)) if is_id else _json_of_bytes(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else _NOT_FINITE[str(value)]

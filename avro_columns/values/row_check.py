@@ -17,9 +17,10 @@ from uuid import UUID
 import numpy as np
 
 from avro_columns.errors import ValueMismatchError
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 from avro_columns.values.arrow_types import arrow_type
-from avro_columns.values.fitting import (
+from avro_columns.values.rows import columns_of
+from avro_columns.values.union_matching import (
     LARGEST_FLOAT,
     TYPE_KEY,
     Member,
@@ -28,7 +29,6 @@ from avro_columns.values.fitting import (
     misfit,
     unknown_keys,
 )
-from avro_columns.values.rows import columns_of
 
 Take = Callable[[Any], Any]
 SizeOf = Callable[[Any], int]
@@ -48,9 +48,9 @@ _LENGTH_BYTES: Final = 6  # of a text: an offset or a varint, and whether it is 
 class RowCheck:
     """Takes values of one schema. Thread-safe."""
 
-    def __init__(self, schema: inlined.AnySchema) -> None:
+    def __init__(self, schema: tree.AnySchema) -> None:
         """Raises UnsupportedTypeError."""
-        compiled = _compiled(inlined.parse(schema))
+        compiled = _compiled(tree.parse(schema))
         self._fixed_bytes = compiled.fixed_bytes
         self._size_of = compiled.size_of
         #: The value that ``columns_of`` is to have, which nobody else changes. Raises
@@ -58,7 +58,7 @@ class RowCheck:
         self.take: Take = compiled.take
 
     def size(self, taken: Any) -> int:
-        """About the bytes that what was taken is written in, rather more than fewer."""
+        """Approximate bytes that the row ``taken`` is written in, rather more than fewer."""
         if taken is None or self._size_of is None:
             return self._fixed_bytes
         return self._fixed_bytes + self._size_of(taken)
@@ -71,21 +71,21 @@ class _Compiled(NamedTuple):
     """Of a value that is not None, beside the fixed bytes."""
 
 
-def _compiled(node: inlined.Node) -> _Compiled:
-    if isinstance(node, inlined.Record):
+def _compiled(node: tree.Node) -> _Compiled:
+    if isinstance(node, tree.Record):
         return _record(node)
-    if isinstance(node, inlined.Array):
+    if isinstance(node, tree.Array):
         return _array(node)
-    if isinstance(node, inlined.Map):
+    if isinstance(node, tree.Map):
         return _map(node)
-    if isinstance(node, inlined.Union):
+    if isinstance(node, tree.Union):
         return _union(node)
-    if isinstance(node, inlined.Enum):
+    if isinstance(node, tree.Enum):
         return _Compiled(_symbol(node), _LENGTH_BYTES, _text_size)
     return _leaf(node)
 
 
-def _asked(node: inlined.Node) -> Take:
+def _asked(node: tree.Node) -> Take:
     """Takes what ``columns_of`` does."""
 
     def take(value: Any) -> Any:
@@ -114,14 +114,14 @@ def _owned(value: Any) -> Any:
 # -- values with parts --------------------------------------------------------------------
 
 
-def _record(node: inlined.Record) -> _Compiled:
+def _record(node: tree.Record) -> _Compiled:
     compiled = {one.name: _compiled(one.node) for one in node.fields}
     takes = tuple((name, each.take) for name, each in compiled.items())
     sizes = tuple((name, each.size_of) for name, each in compiled.items() if each.size_of)
     optional = frozenset(
         one.name
         for one in node.fields
-        if one.default is not inlined.NO_DEFAULT or inlined.is_nullable(one.node)
+        if one.default is not tree.NO_DEFAULT or tree.is_nullable(one.node)
     )
     count = len(takes)
 
@@ -158,28 +158,28 @@ def _record(node: inlined.Record) -> _Compiled:
     return _Compiled(take, fixed_bytes, size_of if sizes else None)
 
 
-def _as_dict(value: Any, node: inlined.Node) -> dict[str, Any]:
+def _as_dict(value: Any, node: tree.Node) -> dict[str, Any]:
     row = as_mapping(value)
     if row is None:
         raise misfit(node, value)
     return dict(row)
 
 
-def _missing(node: inlined.Record, name: str) -> ValueMismatchError:
+def _missing(node: tree.Record, name: str) -> ValueMismatchError:
     place = next(one.node.place for one in node.fields if one.name == name)
     return ValueMismatchError(f"{place} is left out, and the schema has no default for it.")
 
 
-def _unknown(node: inlined.Record, row: Mapping[Any, Any]) -> ValueMismatchError:
+def _unknown(node: tree.Record, row: Mapping[Any, Any]) -> ValueMismatchError:
     names = {one.name for one in node.fields}
     other = next(name for name in row if name not in names)
     return ValueMismatchError(
-        f"{inlined.named(node.place)} has {other!r}, which the schema has not; its fields are "
+        f"{tree.named(node.place)} has {other!r}, which the schema has not; its fields are "
         f"{', '.join(sorted(names))}."
     )
 
 
-def _array(node: inlined.Array) -> _Compiled:
+def _array(node: tree.Array) -> _Compiled:
     item = _compiled(node.items)
 
     def take(value: Any) -> Any:
@@ -192,9 +192,9 @@ def _array(node: inlined.Array) -> _Compiled:
     return _Compiled(take, _LENGTH_BYTES, _items_size(item))
 
 
-def _map(node: inlined.Map) -> _Compiled:
+def _map(node: tree.Map) -> _Compiled:
     item = _compiled(node.values)
-    take_key = _leaf(inlined.Primitive(f"{node.place}{{}}", "string")).take
+    take_key = _leaf(tree.Primitive(f"{node.place}{{}}", "string")).take
     items_size = _items_size(item)
 
     def take(value: Any) -> Any:
@@ -221,13 +221,13 @@ def _items_size(item: _Compiled) -> SizeOf:
     return size_of
 
 
-def _union(node: inlined.Union) -> _Compiled:
+def _union(node: tree.Union) -> _Compiled:
     members = [_compiled(other) for other in node.others]
     if not members:
         return _Compiled(_asked(node), 1)
     # Of a struct of the members each takes room, whichever is there.
     fixed_bytes = 1 + sum(member.fixed_bytes for member in members)
-    nullable = inlined.is_nullable(node)
+    nullable = tree.is_nullable(node)
     if len(members) == 1:
         inner = members[0].take
 
@@ -254,7 +254,7 @@ def _union(node: inlined.Union) -> _Compiled:
 # -- leaves -------------------------------------------------------------------------------
 
 
-def _leaf(node: inlined.Primitive) -> _Compiled:
+def _leaf(node: tree.Primitive) -> _Compiled:
     take = (_logical if node.logical else _plain)(node)
     if node.kind == "string":
         return _Compiled(take, _LENGTH_BYTES, _text_size)
@@ -272,7 +272,7 @@ def _text_size(value: Any) -> int:
     return len(value) if value.isascii() else len(value.encode())
 
 
-def _symbol(node: inlined.Enum) -> Take:
+def _symbol(node: tree.Enum) -> Take:
     symbols = frozenset(node.symbols)
     asked = _asked(node)
 
@@ -282,7 +282,7 @@ def _symbol(node: inlined.Enum) -> Take:
     return take
 
 
-def _plain(node: inlined.Primitive) -> Take:
+def _plain(node: tree.Primitive) -> Take:
     kind, asked = node.kind, _asked(node)
     if kind in _EXACT:
         exact = _EXACT[kind]
@@ -312,7 +312,7 @@ def _plain(node: inlined.Primitive) -> Take:
     return take
 
 
-def _logical(node: inlined.Primitive) -> Take:
+def _logical(node: tree.Primitive) -> Take:
     logical, asked = node.logical or "", _asked(node)
     if "timestamp" in logical:
         zone = None if logical.startswith("local-") else UTC

@@ -19,9 +19,9 @@ import pyarrow as pa
 from pyarrow import types
 
 from avro_columns.errors import ValueMismatchError
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 from avro_columns.values.arrow_types import arrow_type
-from avro_columns.values.fitting import (
+from avro_columns.values.union_matching import (
     Member,
     as_arrow,
     as_mapping,
@@ -37,7 +37,7 @@ from avro_columns.values.fitting import (
 _ABSENT: Final = object()
 
 
-def columns_of(rows: Iterable[Any], schema: inlined.AnySchema) -> pa.Array:
+def columns_of(rows: Iterable[Any], schema: tree.AnySchema) -> pa.Array:
     """A value of the schema's Arrow type for each of ``rows``.
 
     Records are mappings, whose keys may be left out where the schema has a default or null, or
@@ -46,33 +46,33 @@ def columns_of(rows: Iterable[Any], schema: inlined.AnySchema) -> pa.Array:
     where the schema has a moment.
     """
     values = list(rows)
-    return _column(values, np.arange(len(values)), inlined.parse(schema))
+    return _column(values, np.arange(len(values)), tree.parse(schema))
 
 
-def default_array(field: inlined.Field, place: str) -> pa.Array:
+def default_array(field: tree.Field, place: str) -> pa.Array:
     """One row of a field's default. Raises ValueMismatchError if it is no value of its type."""
     try:
         return _column([_of_json(field.node, field.default)], np.zeros(1, np.int64), field.node)
     except ValueMismatchError as error:
         raise ValueMismatchError(
-            f"The default {shown(field.default)} of {inlined.named(place)} is no value of its "
+            f"The default {shown(field.default)} of {tree.named(place)} is no value of its "
             f"type: {error.message}"
         ) from error
 
 
-def _column(values: list[Any], rows: Any, node: inlined.Node) -> pa.Array:
+def _column(values: list[Any], rows: Any, node: tree.Node) -> pa.Array:
     """The array of ``values``, which stand in ``rows``."""
-    if not inlined.is_nullable(node):
+    if not tree.is_nullable(node):
         missing = next((i for i, value in enumerate(values) if value is None), None)
         if missing is not None:
             raise _misfit(node, rows[missing], None)
-    if isinstance(node, inlined.Union):
+    if isinstance(node, tree.Union):
         return _union(values, rows, node)
-    if isinstance(node, inlined.Record):
+    if isinstance(node, tree.Record):
         return _record(values, rows, node)
-    if isinstance(node, inlined.Array):
+    if isinstance(node, tree.Array):
         return _array(values, rows, node)
-    return _map(values, rows, node) if isinstance(node, inlined.Map) else _leaf(values, rows, node)
+    return _map(values, rows, node) if isinstance(node, tree.Map) else _leaf(values, rows, node)
 
 
 def _present(values: list[Any], rows: Any) -> tuple[list[Any], Any, pa.Array | None]:
@@ -93,7 +93,7 @@ def _spread(array: pa.Array, nulls: pa.Array | None) -> pa.Array:
 # -- kinds --------------------------------------------------------------------------------
 
 
-def _record(values: list[Any], rows: Any, node: inlined.Record) -> pa.Array:
+def _record(values: list[Any], rows: Any, node: tree.Record) -> pa.Array:
     values, names = (
         [_mapping(value, row, node) for value, row in zip(values, rows, strict=True)],
         {one.name for one in node.fields},
@@ -101,7 +101,7 @@ def _record(values: list[Any], rows: Any, node: inlined.Record) -> pa.Array:
     for value, row in zip(values, rows, strict=True):
         if not value.keys() <= names and (unknown := unknown_keys(node, value)):
             raise ValueMismatchError(
-                f"Row {row}: {inlined.named(node.place)} has {shown(min(unknown, key=str))}, which "
+                f"Row {row}: {tree.named(node.place)} has {shown(min(unknown, key=str))}, which "
                 f"the schema has not; its fields are {', '.join(sorted(names))}."
             )
     arrays = []
@@ -119,24 +119,24 @@ def _record(values: list[Any], rows: Any, node: inlined.Record) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, fields=list(arrow))
 
 
-def _mapping(value: Any, row: int, node: inlined.Record) -> Mapping[str, Any]:
+def _mapping(value: Any, row: int, node: tree.Record) -> Mapping[str, Any]:
     found = as_mapping(value)
     if found is None:
         raise _misfit(node, row, value)
     return found
 
 
-def _left_out(field: inlined.Field, row: int) -> Any:
-    if field.default is not inlined.NO_DEFAULT:
+def _left_out(field: tree.Field, row: int) -> Any:
+    if field.default is not tree.NO_DEFAULT:
         return _of_json(field.node, field.default)
-    if inlined.is_nullable(field.node):
+    if tree.is_nullable(field.node):
         return None
     raise ValueMismatchError(
         f"Row {row}: {field.node.place} is left out, and the schema has no default for it."
     )
 
 
-def _array(values: list[Any], rows: Any, node: inlined.Array) -> pa.Array:
+def _array(values: list[Any], rows: Any, node: tree.Array) -> pa.Array:
     for value, row in zip(values, rows, strict=True):
         if not fits(node, value):
             raise _misfit(node, row, value)
@@ -147,13 +147,13 @@ def _array(values: list[Any], rows: Any, node: inlined.Array) -> pa.Array:
     return _of_sizes(arrow_type(node), sizes, items)
 
 
-def _map(values: list[Any], rows: Any, node: inlined.Map) -> pa.Array:
+def _map(values: list[Any], rows: Any, node: tree.Map) -> pa.Array:
     for value, row in zip(values, rows, strict=True):
         if not fits(node, value):
             raise _misfit(node, row, value)
     sizes, arrow = [len(value) for value in values], arrow_type(node)
     keys = _leaf([key for value in values for key in value], np.repeat(rows, sizes),
-                 inlined.Primitive(f"{node.place}{{}}", "string"))  # fmt: skip
+                 tree.Primitive(f"{node.place}{{}}", "string"))  # fmt: skip
     items = _column(
         [item for value in values for item in value.values()], np.repeat(rows, sizes), node.values
     )
@@ -167,7 +167,7 @@ def _of_sizes(arrow: pa.DataType, sizes: list[int], items: pa.Array) -> pa.Array
     return pa.Array.from_buffers(arrow, len(sizes), [None, pa.py_buffer(offsets)], children=[items])
 
 
-def _union(values: list[Any], rows: Any, node: inlined.Union) -> pa.Array:
+def _union(values: list[Any], rows: Any, node: tree.Union) -> pa.Array:
     others = node.others
     if not others:
         return _leaf(values, rows, node.members[0])  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def _union(values: list[Any], rows: Any, node: inlined.Union) -> pa.Array:
     )
 
 
-def _chosen(node: inlined.Union, value: Any, row: int) -> Member | None:
+def _chosen(node: tree.Union, value: Any, row: int) -> Member | None:
     if value is None:
         return None
     try:
@@ -199,7 +199,7 @@ def _chosen(node: inlined.Union, value: Any, row: int) -> Member | None:
         raise _in_row(row, error) from error
 
 
-def _leaf(values: list[Any], rows: Any, node: inlined.Primitive | inlined.Enum) -> pa.Array:
+def _leaf(values: list[Any], rows: Any, node: tree.Primitive | tree.Enum) -> pa.Array:
     arrow = arrow_type(node)
     try:
         samples = dict(zip(map(type, values), values, strict=True))
@@ -220,19 +220,17 @@ def _leaf(values: list[Any], rows: Any, node: inlined.Primitive | inlined.Enum) 
             pa.array([as_arrow(node, value)], arrow)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise _misfit(node, row, value) from error
-    raise ValueMismatchError(
-        f"The values of {inlined.named(node.place)} are too many for one column."
-    )
+    raise ValueMismatchError(f"The values of {tree.named(node.place)} are too many for one column.")
 
 
-def _is_of_type(node: inlined.Primitive | inlined.Enum) -> bool:
+def _is_of_type(node: tree.Primitive | tree.Enum) -> bool:
     """Does a value fit if its type does?"""
-    return not (isinstance(node, inlined.Enum) or node.kind == "fixed" or _is_of_clock(node))
+    return not (isinstance(node, tree.Enum) or node.kind == "fixed" or _is_of_clock(node))
 
 
-def _is_of_clock(node: inlined.Primitive | inlined.Enum) -> bool:
+def _is_of_clock(node: tree.Primitive | tree.Enum) -> bool:
     """Does a datetime fit if others of its time zone do?"""
-    return isinstance(node, inlined.Primitive) and "timestamp" in (node.logical or "")
+    return isinstance(node, tree.Primitive) and "timestamp" in (node.logical or "")
 
 
 _zone_of: Final = attrgetter("tzinfo")
@@ -243,9 +241,9 @@ _PLAIN_TYPES: Final = frozenset(
 )
 
 
-def _is_plain(node: inlined.Primitive | inlined.Enum) -> bool:
+def _is_plain(node: tree.Primitive | tree.Enum) -> bool:
     """Does Arrow take values of ``_PLAIN_TYPES`` as they are?"""
-    if isinstance(node, inlined.Enum):
+    if isinstance(node, tree.Enum):
         return True
     return node.kind != "float" and not (node.logical or "").endswith("-millis")
 
@@ -253,30 +251,30 @@ def _is_plain(node: inlined.Primitive | inlined.Enum) -> bool:
 # -- defaults -----------------------------------------------------------------------------
 
 
-def _of_json(node: inlined.Node, default: Any) -> Any:
+def _of_json(node: tree.Node, default: Any) -> Any:
     """The value that a default in a schema stands for."""
-    if isinstance(node, inlined.Union):
-        if default is None and inlined.is_nullable(node):
+    if isinstance(node, tree.Union):
+        if default is None and tree.is_nullable(node):
             return None
         for number, member in enumerate(node.others):
             if _json_fits(member, default):
                 value = _of_json(member, default)
                 return Member(number, value) if len(node.others) > 1 else value
         return default
-    if isinstance(node, inlined.Record) and isinstance(default, Mapping):
+    if isinstance(node, tree.Record) and isinstance(default, Mapping):
         return {
             one.name: _of_json(one.node, default[one.name])
             for one in node.fields
             if one.name in default
         }
-    if isinstance(node, inlined.Array) and isinstance(default, list):
+    if isinstance(node, tree.Array) and isinstance(default, list):
         return [_of_json(node.items, item) for item in default]
-    if isinstance(node, inlined.Map) and isinstance(default, Mapping):
+    if isinstance(node, tree.Map) and isinstance(default, Mapping):
         return {key: _of_json(node.values, value) for key, value in default.items()}
-    return _leaf_of_json(node, default) if isinstance(node, inlined.Primitive) else default
+    return _leaf_of_json(node, default) if isinstance(node, tree.Primitive) else default
 
 
-def _leaf_of_json(node: inlined.Primitive, default: Any) -> Any:
+def _leaf_of_json(node: tree.Primitive, default: Any) -> Any:
     if node.kind in ("bytes", "fixed") and isinstance(default, str):
         try:
             raw = default.encode("latin-1")  # each character is a byte
@@ -291,44 +289,44 @@ def _leaf_of_json(node: inlined.Primitive, default: Any) -> Any:
     return default
 
 
-def _json_fits(node: inlined.Node, default: Any) -> bool:
+def _json_fits(node: tree.Node, default: Any) -> bool:
     """Does ``default``, with all its parts, stand for a value of ``node``?"""
-    if isinstance(node, inlined.Union):
+    if isinstance(node, tree.Union):
         return any(_json_fits(member, default) for member in node.members)
-    if isinstance(node, inlined.Record):
+    if isinstance(node, tree.Record):
         return isinstance(default, Mapping) and all(
             _json_fits(one.node, default[one.name])
             if one.name in default
-            else one.default is not inlined.NO_DEFAULT
+            else one.default is not tree.NO_DEFAULT
             for one in node.fields
         )
-    if isinstance(node, inlined.Array):
+    if isinstance(node, tree.Array):
         return isinstance(default, list) and all(_json_fits(node.items, item) for item in default)
-    if isinstance(node, inlined.Map):
+    if isinstance(node, tree.Map):
         items = default.values() if isinstance(default, Mapping) else [_ABSENT]
         return all(_json_fits(node.values, item) for item in items)
-    if inlined.is_null(node):
+    if tree.is_null(node):
         return default is None
-    value = _leaf_of_json(node, default) if isinstance(node, inlined.Primitive) else default
+    value = _leaf_of_json(node, default) if isinstance(node, tree.Primitive) else default
     return value is not None and takes(node, value)
 
 
 # -- and back -----------------------------------------------------------------------------
 
 
-def rows_of(column: pa.Array, schema: inlined.AnySchema) -> list[Any]:
+def rows_of(column: pa.Array, schema: tree.AnySchema) -> list[Any]:
     """The values of a column of the schema's Arrow type, which ``columns_of`` takes: records and
     maps as dicts, of a union the value of the member that is set, None for null.
 
     A moment or a date that Python has no value for is the number that is stored.
     """
-    return _rows(column, inlined.parse(schema))
+    return _rows(column, tree.parse(schema))
 
 
-def _rows(column: pa.Array, node: inlined.Node) -> list[Any]:
-    if isinstance(node, inlined.Union):
+def _rows(column: pa.Array, node: tree.Node) -> list[Any]:
+    if isinstance(node, tree.Union):
         return _set_members(column, node)
-    if isinstance(node, inlined.Record):
+    if isinstance(node, tree.Record):
         names = [one.name for one in node.fields]
         parts = [
             _rows(part, one.node) for part, one in zip(column.flatten(), node.fields, strict=True)
@@ -339,10 +337,10 @@ def _rows(column: pa.Array, node: inlined.Node) -> list[Any]:
             else ({} for _ in range(len(column)))
         )
         return _where_valid(column, made)
-    if isinstance(node, inlined.Array):
+    if isinstance(node, tree.Array):
         items = _rows(column.values, node.items)
         return _where_valid(column, (items[a:b] for a, b in pairwise(column.offsets.to_pylist())))
-    if isinstance(node, inlined.Map):
+    if isinstance(node, tree.Map):
         pairs = list(zip(column.keys.to_pylist(), _rows(column.items, node.values), strict=True))
         bounds = pairwise(column.offsets.to_pylist())
         return _where_valid(column, (dict(pairs[a:b]) for a, b in bounds))
@@ -362,7 +360,7 @@ def _where_valid(column: pa.Array, made: Iterable[Any]) -> list[Any]:
     return [one if there else None for one, there in zip(made, valid, strict=True)]
 
 
-def _set_members(column: pa.Array, node: inlined.Union) -> list[Any]:
+def _set_members(column: pa.Array, node: tree.Union) -> list[Any]:
     others = node.others
     if not others:
         return [None] * len(column)
@@ -378,7 +376,7 @@ def _set_members(column: pa.Array, node: inlined.Union) -> list[Any]:
 # -- errors -------------------------------------------------------------------------------
 
 
-def _misfit(node: inlined.Node, row: int, value: Any) -> ValueMismatchError:
+def _misfit(node: tree.Node, row: int, value: Any) -> ValueMismatchError:
     return _in_row(row, misfit(node, value))
 
 

@@ -106,7 +106,7 @@ def _value_readers(partition: RangesPartition, columns: ColumnChoice) -> dict[st
     if not partition.schemas:
         return {}
     # Imported here: it brings what most tasks do not need.
-    from avro_columns.values.inlined import parse, record_of
+    from avro_columns.values.resolved_tree import parse, record_of
     from spark_logbus.client.fetch.values import ValueReader
     from spark_logbus.schemas.avro_errors import logbus_errors
 

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructField, StructType
 
 from avro_columns.errors import AvroError
 from avro_columns.values.arrow_types import avro_schema
-from avro_columns.values.conform import conform
-from avro_columns.values.inlined import Node, Record, parse
+from avro_columns.values.coerce import coerce
+from avro_columns.values.resolved_tree import Node, Record, parse
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.schemas.avro_errors import logbus_errors
 from spark_logbus.sink.columns import SinkColumns, fits, refuse_twice
@@ -40,7 +40,7 @@ def check_typed_columns(schema: StructType, text: str, *, topic: str) -> SinkCol
     if columns.fields is None and not isinstance(_parsed(text), Record):
         columns_of_value = columns_of_value.column("value")
     try:
-        conform(columns_of_value, text)
+        coerce(columns_of_value, text)
     except AvroError as error:
         raise InvalidOptionError(
             f"The DataFrame does not fit the schema of topic {topic}: {error.message}"

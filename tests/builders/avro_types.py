@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from avro_columns.values.fitting import Member
 from avro_columns.values.rows import columns_of
+from avro_columns.values.union_matching import Member
 
 _AT: Final = dt.datetime(2024, 1, 2, 3, 4, 5, 678_000, dt.UTC)
 _LOCAL: Final = _AT.replace(tzinfo=None)

@@ -18,7 +18,7 @@ from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Topics, ZooKeepe
 from spark_logbus.programs import reader_is_gone
 
 if TYPE_CHECKING:
-    from avro_columns.values.inlined import Node
+    from avro_columns.values.resolved_tree import Node
     from spark_logbus.client import Admin, Cluster, ConsumerRecord, FetchedBatch, TopicDescription
     from spark_logbus.model import OffsetSpec, TopicPartition
 
@@ -206,7 +206,7 @@ def _shared(
 
 @lru_cache(maxsize=64)
 def _parsed(schema: str) -> Node:
-    from avro_columns.values.inlined import parse
+    from avro_columns.values.resolved_tree import parse
     from spark_logbus.schemas.avro_errors import logbus_errors
 
     with logbus_errors:

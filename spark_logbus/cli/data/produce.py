@@ -173,8 +173,8 @@ def _json_taker(cluster: Cluster, config: Mapping[str, str]) -> TakeJson | None:
 
     if VALUE_ENCODING not in config:
         return None
-    from avro_columns.values.inlined import parse
     from avro_columns.values.json_values import value_of_json
+    from avro_columns.values.resolved_tree import parse
     from avro_columns.values.row_check import RowCheck
     from spark_logbus.client.schemas.topic import find_writer_schema, opened_registry
     from spark_logbus.schemas.avro_errors import logbus_errors

@@ -25,7 +25,7 @@ from spark_logbus.record.rows.plain import integers, scalar
 from spark_logbus.record.run import RecordBatchRun, find_run
 
 if TYPE_CHECKING:
-    from avro_columns.values.inlined import Node
+    from avro_columns.values.resolved_tree import Node
     from spark_logbus.client.fetch.values import ValueReader
 
 

@@ -30,7 +30,7 @@ from avro_columns.decode.decoder import (
 from avro_columns.decode.evolution import Resolver
 from avro_columns.errors import BatchTooLargeError, ResolutionError, UnsupportedTypeError
 from avro_columns.values.arrow_types import arrow_type
-from avro_columns.values.inlined import parse, record_of, with_fields
+from avro_columns.values.resolved_tree import parse, record_of, with_fields
 from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.errors import UndecodableRecordError
 from spark_logbus.model import OffsetRange, OnUndecodable, TopicPartition

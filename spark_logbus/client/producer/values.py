@@ -13,10 +13,10 @@ from pyarrow import types
 from avro_columns.confluent import confluent_ids
 from avro_columns.encode.encoder import Encoder
 from avro_columns.errors import AvroError
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 from avro_columns.values.arrow_types import arrow_type
-from avro_columns.values.conform import conform
-from avro_columns.values.inlined import parse
+from avro_columns.values.coerce import coerce
+from avro_columns.values.resolved_tree import parse
 from avro_columns.values.row_check import RowCheck
 from avro_columns.values.rows import columns_of
 from spark_logbus.client.schemas.topic import (
@@ -106,7 +106,7 @@ class ValueWriter:
 
     def column(self, rows: Sequence[Any]) -> pa.Array:
         """Rows that were taken, as values of records."""
-        return self._conformed(self.rows(rows))
+        return self._coerced(self.rows(rows))
 
     def records(self, data: pa.RecordBatch, *, now_us: int) -> pa.RecordBatch:
         """``data`` as records whose values are the schema's columns, or datums.
@@ -121,7 +121,7 @@ class ValueWriter:
             others = [name for name in names if name != "value"]
         else:
             value, others = data.to_struct_array(), []
-        values = self._conformed(value)
+        values = self._coerced(value)
         plain = {name: data.column(name) for name in others}
         # The checks and defaults of records are the same for all values.
         stand_in = pa.RecordBatch.from_pydict({**plain, "value": pa.nulls(len(data), pa.binary())})
@@ -146,8 +146,8 @@ class ValueWriter:
         return types.is_struct(data.schema.field("value").type) or "value" not in self._fields
 
     @logbus_errors
-    def _conformed(self, value: pa.Array) -> pa.Array:
-        values = conform(value, self._node, nullable=True)
+    def _coerced(self, value: pa.Array) -> pa.Array:
+        values = coerce(value, self._node, nullable=True)
         if self._datums is None or not values.null_count:
             return values if self._datums is None else self._datums.encode(values)
         return spread(self._datums.encode(values.drop_null()), np.asarray(values.is_valid()))
@@ -216,11 +216,11 @@ class _RowBuilder(ArrowBatchBuilder):
         return self._with_values(self._writer.column(self._values))
 
 
-def _takes_bytes(node: inlined.Node) -> bool:
+def _takes_bytes(node: tree.Node) -> bool:
     """Are bytes values of it, and not only parts of such?"""
-    members = node.others if isinstance(node, inlined.Union) else (node,)
+    members = node.others if isinstance(node, tree.Union) else (node,)
     return any(
-        isinstance(member, inlined.Primitive)
+        isinstance(member, tree.Primitive)
         and member.kind in ("bytes", "fixed")
         and member.logical in (None, "uuid")
         for member in members

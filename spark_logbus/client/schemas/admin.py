@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from avro_columns.values.inlined import parse
+from avro_columns.values.resolved_tree import parse
 from spark_logbus.errors import ConfigError
 from spark_logbus.log.config import LogConfig
 from spark_logbus.schemas.avro_errors import logbus_errors

@@ -67,7 +67,7 @@ class SchemaAdministration:
         return sorted(numbers)
 
     def _delete(self, name: str, version: int | None, permanent: bool) -> tuple[list[int], bool]:
-        """What was deleted, and if there is more."""
+        """Deletes versions; returns their numbers, and True if there are more to delete."""
         what = f"delete {name if version is None else f'version {version} of {name}'}"
         lost = LostReplies[tuple[Subject, tuple[list[int], bool]]]()
 
@@ -95,7 +95,7 @@ class SchemaAdministration:
     def _id_removals(
         self, subject: Subject, gone: Iterable[SubjectVersion], deadline: Deadline
     ) -> list[Operation]:
-        """Of ids that nothing has any more when these versions are gone."""
+        """Returns the removals of ids that nothing has any more when these versions are gone."""
         numbers = {each.version for each in gone}
         ids = {each.schema_id for each in subject.versions if each.version in numbers}
         operations = {each: self._store.take_ids([each], deadline) for each in ids}
@@ -130,8 +130,8 @@ class SchemaAdministration:
     # -- compatibility and modes ---------------------------------------------------------
 
     def set_compatibility(self, subject: str | None, compatibility: Compatibility) -> None:
-        """For a subject, which need not be there yet, or (None) for all without their own. Raises
-        NotPermittedError in the mode READONLY."""
+        """Sets the compatibility of a subject, which need not be there yet, or (None) of all
+        subjects without their own. Raises NotPermittedError in the mode READONLY."""
         self._set(
             subject,
             lambda now: replace(now, compatibility=compatibility),
@@ -140,8 +140,9 @@ class SchemaAdministration:
         )
 
     def unset_compatibility(self, subject: str | None) -> Compatibility:
-        """What held until now. Raises NotConfiguredError for a subject without its own, and
-        NotPermittedError in the mode READONLY."""
+        """Removes the compatibility and returns the one that held until now. Raises
+        NotConfiguredError for a subject without its own, and NotPermittedError in the mode
+        READONLY."""
         before_subject, before = self._set(
             subject,
             lambda now: replace(_own(now, now.compatibility, "compatibility"), compatibility=None),
@@ -152,9 +153,9 @@ class SchemaAdministration:
         return own or DEFAULT_COMPATIBILITY
 
     def set_mode(self, subject: str | None, mode: Mode, *, force: bool = False) -> None:
-        """For a subject, which need not be there yet, or (None) for all without their own. The mode
-        IMPORT wants no schema to be there, as ids could clash, unless it is set already or
-        ``force`` is. Raises NotPermittedError."""
+        """Sets the mode of a subject, which need not be there yet, or (None) of all subjects
+        without their own. The mode IMPORT wants no schema to be there, as ids could clash, unless
+        it is set already or ``force`` is. Raises NotPermittedError."""
         self._set(
             subject,
             lambda now: replace(now, mode=mode),
@@ -163,7 +164,8 @@ class SchemaAdministration:
         )
 
     def unset_mode(self, subject: str | None) -> Mode:
-        """What held until now. Raises NotConfiguredError for a subject without its own."""
+        """Removes the mode and returns the one that held until now. Raises NotConfiguredError for a
+        subject without its own."""
         before_subject, before = self._set(
             subject,
             lambda now: replace(_own(now, now.mode, "mode"), mode=None),
@@ -180,7 +182,7 @@ class SchemaAdministration:
         checked: bool = False,
         importing: bool = False,
     ) -> tuple[Subject, Settings]:
-        """Both as they were before."""
+        """Changes subject or settings; returns both as they were before."""
         what = f"set what holds for {'all subjects' if name is None else name}"
         if name is not None:
             paths.subject(name)

@@ -136,14 +136,13 @@ class SchemaRegistry:
     # -- ids -----------------------------------------------------------------------------
 
     def by_id(self, schema_id: int) -> Content:
-        """What an id stands for: the schema's text, and what it refers to. Raises
-        UnknownSchemaError."""
+        """Returns the schema's text and references. Raises UnknownSchemaError."""
         known = self._cache.get(schema_id)
         return known.content if known is not None else self.by_id_now(schema_id)
 
     def by_id_now(self, schema_id: int) -> Content:
-        """The same from ZooKeeper: unlike ``by_id``, it notices that another registry has deleted
-        the schema permanently. While ZooKeeper does not answer, what is remembered will do."""
+        """Reads the schema from ZooKeeper: unlike ``by_id``, notices that another registry has
+        deleted it permanently. Returns the remembered schema while ZooKeeper does not answer."""
         known = self._cache.get(schema_id)
         if known is not None and self._session.state is not SessionState.CONNECTED:
             return known.content
@@ -191,7 +190,8 @@ class SchemaRegistry:
         return self_contained(self.parsed(schema_id))
 
     def avro_of(self, schema_ids: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        """As ``avro``, of many in a few round trips; ids that stand for no schema are left out."""
+        """Yields ids and what ``avro`` returns of them, in a few round trips; leaves out ids that
+        stand for no schema."""
         left = sorted(schema_ids)
         while left:
             ids, left = left[:_TOGETHER], left[_TOGETHER:]
@@ -306,10 +306,10 @@ class SchemaRegistry:
         version: int | None = None,
         normalize: bool = False,
     ) -> list[VersionFault]:
-        """What would stand against registering a schema, by the compatibility of the subject; with
-        ``version``, compared with that one only. A subject without versions takes every schema.
-        Raises InvalidSchemaError, and for a ``version`` that there is not UnknownSubjectError or
-        UnknownVersionError."""
+        """Returns the faults that would keep a schema from being registered, by the compatibility
+        of the subject; with ``version``, compared with that one only. A subject without versions
+        takes every schema. Raises InvalidSchemaError, and for a ``version`` that there is not
+        UnknownSubjectError or UnknownVersionError."""
         deadline = self._session.deadline()
         self._store.refresh(deadline)
         settings, _ = self._store.settings(deadline)
@@ -347,18 +347,18 @@ class SchemaRegistry:
     # -- settings ------------------------------------------------------------------------
 
     def settings(self) -> Settings:
-        """Of all subjects without their own; None for what nobody has set."""
+        """Returns the settings of all subjects without their own; None in what nobody has set."""
         deadline = self._session.deadline()
         self._store.refresh(deadline)
         return self._store.settings(deadline)[0]
 
     def compatibility(self, subject: str | None = None) -> Compatibility:
-        """What holds for a subject, or for those without their own."""
+        """Returns the compatibility in force for a subject, or for those without their own."""
         own = None if subject is None else self.subject(subject).compatibility
         return own or self.settings().compatibility or DEFAULT_COMPATIBILITY
 
     def mode(self, subject: str | None = None) -> Mode:
-        """What holds for a subject, or for those without their own."""
+        """Returns the mode in force for a subject, or for those without their own."""
         own = None if subject is None else self.subject(subject).mode
         return mode_in_force(own, self.settings().mode)
 

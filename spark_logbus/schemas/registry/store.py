@@ -54,7 +54,7 @@ _ROOTS = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of all subjects without their own; None where nobody has set it."""
+    """Settings of all subjects without their own; None where nobody has set it."""
 
     compatibility: Compatibility | None = None
     mode: Mode | None = None
@@ -115,16 +115,16 @@ class SchemaStore:
         return {name: _read(name, path, found[path]) for path, name in by_path.items()}
 
     def names(self, deadline: Deadline) -> list[str]:
-        """Of all subjects, those with settings only too."""
+        """Returns the names of all subjects, also of those with settings only."""
         return own_names(self.tree, paths.SCHEMA_SUBJECTS, "subject", deadline=deadline)
 
     def all_subjects(self, deadline: Deadline) -> list[Subject]:
-        """In the order of their names. Raises CorruptNodeError where one cannot be read: nobody
-        knows what it uses."""
+        """Returns all subjects in the order of their names. Raises CorruptNodeError where one
+        cannot be read: nobody knows what it uses."""
         return [each.subject for each in self.subjects(self.names(deadline), deadline).values()]
 
     def readable_subjects(self, names: Iterable[str], deadline: Deadline) -> list[Subject]:
-        """Those that can be read; the others are reported."""
+        """Returns the subjects that can be read, and reports the others."""
         by_path = {paths.subject(name): name for name in names}
         readable = []
         for path, node in self.tree.get_many(by_path, deadline=deadline).items():
@@ -137,7 +137,7 @@ class SchemaStore:
         return readable
 
     def content(self, schema_id: int, deadline: Deadline) -> Content:
-        """What an id stands for. Raises UnknownSchemaError."""
+        """Returns the schema with that id. Raises UnknownSchemaError."""
         path = paths.schema(schema_id)
         node = self.tree.get(path, deadline=deadline) if schema_id <= MAX_ID else None
         found = _content(path, node)
@@ -147,7 +147,7 @@ class SchemaStore:
         return found
 
     def contents(self, ids: Iterable[int], deadline: Deadline) -> dict[int, Content]:
-        """What ids stand for, of those that stand for a schema; in a few round trips."""
+        """Returns schemas by id, in a few round trips; leaves out ids that stand for none."""
         by_path = {paths.schema(each): each for each in ids if each <= MAX_ID}
         found = self.tree.get_many(by_path, deadline=deadline)
         contents = {each: _content(path, found[path]) for path, each in by_path.items()}
@@ -295,7 +295,7 @@ def _payload(subject: Subject) -> SubjectPayload:
 
 
 def _content(path: str, node: Node | None) -> Content | None:
-    """None for an id that was never given, or was deleted permanently."""
+    """Decodes a schema's node; None for an id that was never given, or was deleted permanently."""
     payload = None if node is None else decode(SchemaPayload, node.data, path=path)
     if payload is None or payload.deleted:
         return None

@@ -31,9 +31,9 @@ MAX_REFERENCES: Final = 100
 
 
 class Mode(enum.Enum):
-    """Who may register: anybody (READWRITE), nobody (READONLY), nobody whatever the subjects' own
-    modes are (READONLY_OVERRIDE, set for all), or a tool that brings schemas with the ids that they
-    have elsewhere (IMPORT)."""
+    """Permission to register: for anybody (READWRITE), nobody (READONLY), nobody whatever the
+    subjects' own modes are (READONLY_OVERRIDE, set for all), or a tool that brings schemas with the
+    ids that they have elsewhere (IMPORT)."""
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"
@@ -42,7 +42,7 @@ class Mode(enum.Enum):
 
     @classmethod
     def named(cls, name: object) -> Mode:
-        """By its name, in any case. Raises InvalidModeError."""
+        """Returns the mode of that name, in upper or lower case. Raises InvalidModeError."""
         try:
             return cls(name.upper() if isinstance(name, str) else name)
         except ValueError as error:
@@ -69,14 +69,14 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What an id stands for: a canonical text, and what it refers to."""
+    """Canonical text of a schema and its references, to which an id is given."""
 
     text: str
     references: tuple[Reference, ...] = ()
 
     @property
     def digest(self) -> str:
-        """The same for the same content only."""
+        """Digest that two contents share only where they are the same."""
         used = [[each.name, each.subject, each.version] for each in self.references]
         return hashlib.sha256(json.dumps([self.text, used]).encode()).hexdigest()
 
@@ -231,7 +231,7 @@ def to_remove(subject: Subject, version: int | None) -> list[SubjectVersion]:
 
 
 def soft_deleted(subject: Subject, gone: Collection[SubjectVersion]) -> Subject:
-    """With these versions hidden; with the last one, its compatibility goes."""
+    """Returns the subject with these versions hidden; with the last one, its compatibility goes."""
     numbers = {each.version for each in gone}
     marked = [
         replace(each, deleted=True) if each.version in numbers else each
@@ -242,7 +242,7 @@ def soft_deleted(subject: Subject, gone: Collection[SubjectVersion]) -> Subject:
 
 
 def removed(subject: Subject, gone: Collection[SubjectVersion]) -> Subject:
-    """Without these versions; with the last one, its settings go too."""
+    """Returns the subject without these versions; with the last one, its settings go too."""
     numbers = {each.version for each in gone}
     kept = [each for each in subject.versions if each.version not in numbers]
     return replace(subject, versions=tuple(kept)) if kept else Subject(subject.name)

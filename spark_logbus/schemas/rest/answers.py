@@ -44,7 +44,7 @@ _NOT_REACHED: Final = 50003
 
 
 def describe(request: Request, error: LogbusError) -> HttpError:
-    """How an error is told: its status, code and message."""
+    """Returns the HTTP error of an error: its status, code and message."""
     for kind in type(error).__mro__:
         if kind in _CODES:
             status, code = _CODES[kind]

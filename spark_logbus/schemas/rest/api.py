@@ -324,7 +324,7 @@ class RestApi:
 
 
 def _negotiated(handler: Handler) -> Handler:
-    """Nothing is done for who could not take the answer."""
+    """Refuses clients that could not take the answer, before anything is done."""
 
     def handle(request: Request) -> Response:
         accepted(request)

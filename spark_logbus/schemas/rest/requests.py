@@ -46,7 +46,7 @@ def subject_of(request: Request) -> str:
 
 
 def subject_or_none(request: Request) -> str | None:
-    """None: all subjects."""
+    """Returns the subject that a request names; None: all subjects."""
     given = request.parameters.get("subject")
     return None if given in (None, _CONTEXT) else subject_of(request)
 
@@ -68,7 +68,8 @@ def flag(request: Request, name: str) -> bool:
 
 
 def page(request: Request, found: Sequence[T], most: int | None = None) -> Sequence[T]:
-    """From ``offset`` on, ``limit`` at most, if that is not negative."""
+    """Returns the page of ``found`` that a request asks for: from ``offset`` on, ``limit`` at most
+    where that is not negative."""
     offset, limit = _number(request, "offset", 0), _number(request, "limit", -1)
     if offset < 0:
         raise HttpError(422, f"The offset is 0 or more, got {offset}.")

@@ -29,7 +29,7 @@ class RegistryServer:
     def __init__(
         self, *, zookeeper: str, host: str, port: int, preferred_port: int | None = None
     ) -> None:
-        """With ``port`` 0, ``preferred_port`` if it is free, else any."""
+        """Binds, with ``port`` 0, to ``preferred_port`` if it is free, else to any."""
         if not 0 <= port <= 65_535:
             raise ConfigError(f"A port is a number from 0 (any) to 65535, got {port}.")
         self._host = host

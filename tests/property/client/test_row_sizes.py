@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from avro_columns.values.inlined import parse
+from avro_columns.values.resolved_tree import parse
 from avro_columns.values.row_check import RowCheck
 from spark_logbus.client.producer.values import ValueWriter
 from spark_logbus.client.schemas.topic import WriterSchema

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from avro_columns.confluent import with_confluent_id
 from avro_columns.encode.encoder import Encoder
-from avro_columns.values.inlined import parse
 from avro_columns.values.json_values import json_of_value, value_of_json
+from avro_columns.values.resolved_tree import parse
 from avro_columns.values.rows import rows_of
 from spark_logbus.client.fetch.batches import EncodedBatch, FetchedBatch, decoded, received_run
 from spark_logbus.client.fetch.columns import take_batch, take_columns

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from avro_columns.values.arrow_types import arrow_type
-from avro_columns.values.inlined import Node, parse
+from avro_columns.values.resolved_tree import Node, parse
 from spark_logbus.model import Compression
 from spark_logbus.record.columns.encoder import encode_columns
 from spark_logbus.record.columns.layout import ColumnSelection, fields_of

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from avro_columns.values.conform import conform
+from avro_columns.values.coerce import coerce
 from spark_logbus.datasource.value_types import retyped, spark_type
 from spark_logbus.sink.typed_columns import check_typed_columns
 from tests.property.avro_columns.columns.strategies import Case, cases
@@ -29,4 +29,4 @@ def test_columns_that_spark_has_read_fit_the_schema_that_they_are_of(case: Case)
     if "nanos" in json.dumps(case.schema):
         return  # Spark has microseconds
     kinds = to_arrow_schema(StructType(fields), timezone="UTC")
-    assert conform(retyped(case.expected, pa.struct(kinds)), case.schema).equals(case.expected)
+    assert coerce(retyped(case.expected, pa.struct(kinds)), case.schema).equals(case.expected)

@@ -13,7 +13,7 @@ from avro_columns import model
 from avro_columns.errors import UnsupportedTypeError
 from avro_columns.parse import parse as parse_text
 from avro_columns.values.arrow_types import DURATION, arrow_schema, arrow_type, avro_schema
-from avro_columns.values.inlined import Record, parse
+from avro_columns.values.resolved_tree import Record, parse
 
 
 def record(*fields: Any, name: str = "r") -> dict[str, Any]:

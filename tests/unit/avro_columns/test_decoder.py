@@ -50,7 +50,7 @@ def decode(schema: Any, *datums: bytes | None, **options: Any) -> Decoded:
 
 
 def reason(schema: Any, one: bytes) -> str:
-    """Why ``one`` is no datum, beside sound neighbours, for few lanes and for many."""
+    """Why ``one`` is no datum, beside sound neighbours, for few cursors and for many."""
     sound = {"long": b"\2", "string": b"\2a"}.get(str(schema), b"")
     found = set()
     for copies in (1, 40):

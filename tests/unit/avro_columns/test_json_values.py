@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from avro_columns.errors import ValueMismatchError
-from avro_columns.values.inlined import parse
 from avro_columns.values.json_values import json_of_value, value_of_json
+from avro_columns.values.resolved_tree import parse
 from avro_columns.values.rows import columns_of, rows_of
 
 DAY = {"type": "int", "logicalType": "date"}

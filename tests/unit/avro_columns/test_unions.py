@@ -12,8 +12,8 @@ from avro_columns.decode import evolution
 from avro_columns.decode.evolution import Resolver
 from avro_columns.errors import ResolutionError
 from avro_columns.parse import parse_value
-from avro_columns.values.fitting import Member
 from avro_columns.values.rows import columns_of
+from avro_columns.values.union_matching import Member
 from tests.builders.avro_types import (
     ALL_PAIRS,
     TYPES,

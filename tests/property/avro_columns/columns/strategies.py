@@ -18,8 +18,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from avro_columns.values.arrow_types import arrow_type
-from avro_columns.values.fitting import member_name
-from avro_columns.values.inlined import (
+from avro_columns.values.resolved_tree import (
     Array,
     Enum,
     Map,
@@ -30,6 +29,7 @@ from avro_columns.values.inlined import (
     is_null,
     parse,
 )
+from avro_columns.values.union_matching import member_name
 from tests.builders.avro import datum, without_logical
 
 INT = st.one_of(st.integers(-70, 70), st.integers(-(1 << 31), (1 << 31) - 1))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avro_columns.errors import ValueMismatchError
-from avro_columns.values.inlined import (
+from avro_columns.values.resolved_tree import (
     Array,
     Enum,
     Map,

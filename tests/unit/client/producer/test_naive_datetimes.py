@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from avro_columns.errors import ValueMismatchError
-from avro_columns.values.inlined import parse
 from avro_columns.values.json_values import value_of_json
+from avro_columns.values.resolved_tree import parse
 from avro_columns.values.row_check import RowCheck
 from avro_columns.values.rows import columns_of
 from spark_logbus.cli.data.record_input import parse_time

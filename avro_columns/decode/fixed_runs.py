@@ -1,11 +1,10 @@
 """Fields that nobody wants, passed over several at a time.
 
 Going behind a field takes a look at its first byte or two, in nearly all datums: a number of few
-bytes, the index of a union, the length of a short text. So the lanes go on by what tables say of
-these bytes, and there is one look for all of the fields if a lane has come too far. Whatever is not
-so simple, as a long text, and whatever may be wrong, counts as too far: such lanes go back and on
-field by field, which tells what is wrong and where.
-"""
+bytes, the index of a union, the length of a short text. So the cursors go on by what tables say of
+these bytes, and there is one look for all of the fields if a cursor has come too far. Whatever is
+not so simple, as a long text, and whatever may be wrong, counts as too far: such cursors go back
+and on field by field, which tells what is wrong and where."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from avro_columns.decode.cursors import Chunk, Lanes, Longs, ends_of_numbers
+from avro_columns.decode.cursors import Chunk, Cursors, Longs, ends_of_numbers
 
 Stride = Callable[[Chunk, Longs], Longs]
 """The bytes that values at those places take; ``TOO_FAR`` if that takes a closer look."""
@@ -34,43 +33,43 @@ _TEXT: Final = np.array(
 class Skipped(Protocol):
     """A reader of a field, of which only this is needed."""
 
-    def skip(self, lanes: Lanes) -> None:
-        """Goes on behind the next value of each lane."""
+    def skip(self, cursors: Cursors) -> None:
+        """Goes on behind the next value of each cursor."""
 
 
-class Strides:
+class FixedRuns:
     """Goes behind one field or several. Thread-safe."""
 
-    def __init__(self, readers: Sequence[Skipped], strides: Sequence[Stride]) -> None:
-        """``strides`` go together as far as ``readers`` do."""
+    def __init__(self, readers: Sequence[Skipped], fixed_runs: Sequence[Stride]) -> None:
+        """``fixed_runs`` go together as far as ``readers`` do."""
         self._readers = readers
-        self._strides = strides
+        self._strides = fixed_runs
 
-    def skip(self, lanes: Lanes) -> None:
-        chunk, start = lanes.chunk, lanes.at
-        # A byte behind the data, which is too far for all lanes but those that are parked.
+    def skip(self, cursors: Cursors) -> None:
+        chunk, start = cursors.chunk, cursors.at
+        # A byte behind the data, which is too far for all cursors but those that are parked.
         edge = chunk.park + 1
         at = start
         for stride in self._strides:
             at = np.minimum(at + stride(chunk, at), edge)
-        lanes.at = at
-        odd = np.flatnonzero(at > lanes.end)
+        cursors.at = at
+        odd = np.flatnonzero(at > cursors.end)
         if odd.size:
             at[odd] = start[odd]
-            part = lanes.select(odd)
+            part = cursors.select(odd)
             for reader in self._readers:
                 reader.skip(part)
                 part.park_again()
-            lanes.merge(odd, part)
+            cursors.merge(odd, part)
 
 
 def over_text(chunk: Chunk, at: Longs) -> Longs:
-    """Of a text or bytes."""
+    """Sizes of texts or bytes, with their lengths."""
     return _TEXT.take(chunk.data[at])
 
 
 def over_ints(count: int) -> Stride:
-    """Of so many numbers in a row."""
+    """Returns a stride over ``count`` numbers in a row."""
 
     def stride(chunk: Chunk, at: Longs) -> Longs:
         sizes = ends_of_numbers(chunk, at, count)
@@ -81,7 +80,7 @@ def over_ints(count: int) -> Stride:
 
 
 def over_sizes(sizes: Sequence[int]) -> Stride:
-    """Of a union whose members take so many bytes each."""
+    """Returns a stride over a union whose members take ``sizes`` bytes each."""
     table = np.full(256, TOO_FAR)
     for index, size in enumerate(sizes[:64]):
         table[2 * index] = 1 + size
@@ -89,7 +88,8 @@ def over_sizes(sizes: Sequence[int]) -> Stride:
 
 
 def over_optional(index: int, members: int, inner: Stride) -> Stride:
-    """Of a union of so few members that all but the one with that index are null."""
+    """Returns a stride over a union of ``members``, of which only that with ``index`` takes
+    bytes."""
     heads = over_sizes([0] * members)
 
     def stride(chunk: Chunk, at: Longs) -> Longs:

@@ -55,7 +55,7 @@ class _Varints:
 
 
 class _Fixed:
-    """Some bytes for each of its rows, always as many."""
+    """Bytes of rows that all take the same number of them."""
 
     def __init__(self, values: Bytes, rows: Rows) -> None:
         self.rows = rows
@@ -84,8 +84,8 @@ class _Ragged:
         data[(at[:, None] + places)[taken]] = self._values[taken]
 
 
-class Pieces:
-    """What is written of ``count`` datums, in order. Not thread-safe."""
+class ByteBuilder:
+    """Byte segments of ``count`` datums, concatenated in order. Not thread-safe."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -96,7 +96,7 @@ class Pieces:
         self._stretch.append(_Varints(values, rows))
 
     def constant(self, number: int, rows: Rows) -> None:
-        """The same varint, of one byte, in each of ``rows``."""
+        """Adds the same varint, of one byte, to each of ``rows``."""
         count = self.count if rows is None else len(rows)
         byte = np.full((count, 1), number << 1, np.uint8)
         self._stretch.append(_Fixed(byte, rows))

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from avro_columns.errors import ValueMismatchError
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 from avro_columns.values.arrow_types import DURATION, arrow_type
-from avro_columns.values.fitting import shown
 from avro_columns.values.rows import default_array
+from avro_columns.values.union_matching import shown
 
 _Is = Callable[[pa.DataType], bool]
 #: Of a place in an array, the row of the whole in which it stands; asked for errors only.
@@ -56,7 +56,7 @@ _CASTS: Final[tuple[tuple[_Is, _Is], ...]] = (
 )
 
 
-def conform(columns: Any, schema: inlined.AnySchema, *, nullable: bool | None = None) -> pa.Array:
+def coerce(columns: Any, schema: tree.AnySchema, *, nullable: bool | None = None) -> pa.Array:
     """``columns`` as one array of the schema's Arrow type.
 
     Takes an array, a table, an arrow batch, or a DataFrame of pandas. Columns are matched by name;
@@ -64,7 +64,7 @@ def conform(columns: Any, schema: inlined.AnySchema, *, nullable: bool | None = 
     does not, whatever the schema says. Raises ValueMismatchError that names the column and its
     type, or the row.
     """
-    return _conform(_one_array(columns), inlined.parse(schema), "", _same, nullable=nullable)
+    return _conform(_one_array(columns), tree.parse(schema), "", _same, nullable=nullable)
 
 
 def _one_array(columns: Any) -> pa.Array:
@@ -91,14 +91,14 @@ def _same(at: int) -> int:
 
 def _conform(
     array: pa.Array,
-    node: inlined.Node,
+    node: tree.Node,
     place: str,
     row_of: _RowOf,
     *,
     nullable: bool | None = None,
 ) -> pa.Array:
     """``nullable`` is that of ``node`` if it is not given."""
-    nullable = inlined.is_nullable(node) if nullable is None else nullable
+    nullable = tree.is_nullable(node) if nullable is None else nullable
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if types.is_null(array.type) and (nullable or not len(array)):
@@ -117,24 +117,24 @@ def _conform(
     return present.take(pa.array(np.cumsum(flags) - 1, mask=~flags))
 
 
-def _present(array: pa.Array, node: inlined.Node, place: str, row_of: _RowOf) -> pa.Array:
+def _present(array: pa.Array, node: tree.Node, place: str, row_of: _RowOf) -> pa.Array:
     """An array without nulls of its own."""
-    if isinstance(node, inlined.Union):
+    if isinstance(node, tree.Union):
         return _union(array, node, place, row_of)
-    if isinstance(node, inlined.Record):
+    if isinstance(node, tree.Record):
         if not types.is_struct(array.type):
             raise _misfit(array, node, place)
         return _record(array, node, place, row_of)
-    if isinstance(node, inlined.Array):
+    if isinstance(node, tree.Array):
         if not _LISTS(array.type):
             raise _misfit(array, node, place)
         return _items(array, node, place, row_of)
-    if isinstance(node, inlined.Map):
+    if isinstance(node, tree.Map):
         return _entries(array, node, place, row_of)
     return _checked(_cast(array, node, place), node, place, row_of)
 
 
-def _record(array: pa.Array, node: inlined.Record, place: str, row_of: _RowOf) -> pa.Array:
+def _record(array: pa.Array, node: tree.Record, place: str, row_of: _RowOf) -> pa.Array:
     names = [one.name for one in array.type]
     unknown = sorted(set(names) - {one.name for one in node.fields})
     if unknown or len(set(names)) < len(names):
@@ -156,11 +156,11 @@ def _record(array: pa.Array, node: inlined.Record, place: str, row_of: _RowOf) -
     return pa.StructArray.from_arrays(arrays, fields=list(arrow))
 
 
-def absent(field: inlined.Field, count: int, place: str) -> pa.Array:
+def absent(field: tree.Field, count: int, place: str) -> pa.Array:
     """``count`` times the default of a field, or null. Raises ValueMismatchError without one."""
-    if field.default is not inlined.NO_DEFAULT:
+    if field.default is not tree.NO_DEFAULT:
         return default_array(field, place).take(pa.array(np.zeros(count, np.int64)))
-    if inlined.is_nullable(field.node):
+    if tree.is_nullable(field.node):
         return pa.nulls(count, arrow_type(field.node))
     raise ValueMismatchError(
         f"The column {place} is missing, and the schema has no default for it."
@@ -175,7 +175,7 @@ def _below(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def _items(array: pa.Array, node: inlined.Array, place: str, row_of: _RowOf) -> pa.Array:
+def _items(array: pa.Array, node: tree.Array, place: str, row_of: _RowOf) -> pa.Array:
     sizes = np.asarray(pc.list_value_length(array))
     items = _conform(array.flatten(), node.items, f"{place}[]", _row_of_item(sizes, row_of))
     return of_sizes(arrow_type(node), sizes, items)
@@ -185,7 +185,7 @@ def _row_of_item(sizes: Any, row_of: _RowOf) -> _RowOf:
     return lambda at: row_of(int(np.searchsorted(np.cumsum(sizes), at, side="right")))
 
 
-def _entries(array: pa.Array, node: inlined.Map, place: str, row_of: _RowOf) -> pa.Array:
+def _entries(array: pa.Array, node: tree.Map, place: str, row_of: _RowOf) -> pa.Array:
     if not types.is_map(array.type):
         raise _misfit(array, node, place)
     lists = as_lists(array)
@@ -227,7 +227,7 @@ def of_sizes(arrow: pa.DataType, sizes: Any, items: pa.Array) -> pa.Array:
 # -- unions -------------------------------------------------------------------------------
 
 
-def _union(array: pa.Array, node: inlined.Union, place: str, row_of: _RowOf) -> pa.Array:
+def _union(array: pa.Array, node: tree.Union, place: str, row_of: _RowOf) -> pa.Array:
     others, arrow = node.others, arrow_type(node)
     if len(others) == 1:
         return _conform(array, others[0], place, row_of)
@@ -250,20 +250,20 @@ def _has_members(given: pa.DataType, arrow: pa.StructType) -> bool:
     return types.is_struct(given) and [one.name for one in given] == [one.name for one in arrow]
 
 
-def _members(array: pa.Array, node: inlined.Union, place: str, row_of: _RowOf) -> pa.Array:
+def _members(array: pa.Array, node: tree.Union, place: str, row_of: _RowOf) -> pa.Array:
     members = [
         _conform(array.field(i), member, _below(place, f"member{i}"), row_of, nullable=True)
         for i, member in enumerate(node.others)
     ]
     counts = np.sum([np.asarray(member.is_valid()) for member in members], axis=0)
-    wrong = (counts > 1) | (counts < (0 if inlined.is_nullable(node) else 1))
+    wrong = (counts > 1) | (counts < (0 if tree.is_nullable(node) else 1))
     if wrong.any():
         at = int(np.argmax(wrong))
         found = [f"member{i}" for i, member in enumerate(members) if member[at].is_valid]
         raise ValueMismatchError(
             f"{_column(place)} has {' and '.join(found) or 'no member'} set in row {row_of(at)}; "
             f"of a union it is one of {', '.join(one.name for one in array.type)}"
-            f"{', or none for null' if inlined.is_nullable(node) else ''}."
+            f"{', or none for null' if tree.is_nullable(node) else ''}."
         )
     mask = pa.array(counts == 0) if len(array) and not counts.min() else None
     return pa.StructArray.from_arrays(members, fields=list(arrow_type(node)), mask=mask)
@@ -280,7 +280,7 @@ def as_member(values: pa.Array, number: int, arrow: pa.StructType) -> pa.Array:
 # -- leaves -------------------------------------------------------------------------------
 
 
-def _cast(array: pa.Array, node: inlined.Primitive | inlined.Enum, place: str) -> pa.Array:
+def _cast(array: pa.Array, node: tree.Primitive | tree.Enum, place: str) -> pa.Array:
     arrow = arrow_type(node)
     if array.type.equals(arrow):
         return array
@@ -302,10 +302,10 @@ def _cast(array: pa.Array, node: inlined.Primitive | inlined.Enum, place: str) -
 
 
 def _checked(
-    array: pa.Array, node: inlined.Primitive | inlined.Enum, place: str, row_of: _RowOf
+    array: pa.Array, node: tree.Primitive | tree.Enum, place: str, row_of: _RowOf
 ) -> pa.Array:
     """A column of the schema's type with values that a datum can hold."""
-    if isinstance(node, inlined.Enum):
+    if isinstance(node, tree.Enum):
         known = np.asarray(pc.is_in(array, pa.array(node.symbols, pa.string())))
         if not known.all():
             at = int(np.argmin(known))
@@ -343,7 +343,7 @@ def _same_clock(target: pa.DataType, source: pa.DataType) -> bool:
     return True
 
 
-def _duration(array: pa.Array, node: inlined.Primitive | inlined.Enum, place: str) -> pa.Array:
+def _duration(array: pa.Array, node: tree.Primitive | tree.Enum, place: str) -> pa.Array:
     if {one.name for one in array.type} != {one.name for one in DURATION}:
         raise _misfit(array, node, place)
     parts = []
@@ -355,16 +355,16 @@ def _duration(array: pa.Array, node: inlined.Primitive | inlined.Enum, place: st
     return pa.StructArray.from_arrays(parts, fields=list(DURATION))
 
 
-def _misfit(array: pa.Array, node: inlined.Node, place: str, why: str = "") -> ValueMismatchError:
+def _misfit(array: pa.Array, node: tree.Node, place: str, why: str = "") -> ValueMismatchError:
     reason = f" ({why.splitlines()[0].rstrip('.')})" if why else ""
     remedy = ""
-    if types.is_timestamp(array.type) and "timestamp" in inlined.described(node):
+    if types.is_timestamp(array.type) and "timestamp" in tree.described(node):
         remedy = (
             " Give it the zone that its times are of."
             if array.type.tz is None
             else " Take its zone away."
         )
     return ValueMismatchError(
-        f"{_column(place)} is {array.type}, which does not become {inlined.described(node)}"
+        f"{_column(place)} is {array.type}, which does not become {tree.described(node)}"
         f"{reason}; cast it first.{remedy}"
     )

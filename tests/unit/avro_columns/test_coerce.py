@@ -12,7 +12,7 @@ import pytest
 
 from avro_columns.errors import ValueMismatchError
 from avro_columns.values.arrow_types import arrow_type
-from avro_columns.values.conform import conform
+from avro_columns.values.coerce import coerce
 
 
 def record(*fields: tuple[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ TAKEN = [
 
 @pytest.mark.parametrize(("array", "schema", "expected"), TAKEN)
 def test_types_that_say_the_same_are_cast(array: pa.Array, schema: Any, expected: Any) -> None:
-    made = conform(array, schema)
+    made = coerce(array, schema)
     made.validate(full=True)
     assert made.type.equals(arrow_type(schema))
     assert expected is None or made.to_pylist() == expected
@@ -124,7 +124,7 @@ REFUSED = [
 @pytest.mark.parametrize(("array", "schema", "text"), REFUSED)
 def test_what_is_lost_or_guessed_is_refused(array: pa.Array, schema: Any, text: str) -> None:
     with pytest.raises(ValueMismatchError, match=text):
-        conform(array, schema)
+        coerce(array, schema)
 
 
 UNION = ["int", "string"]
@@ -141,7 +141,7 @@ ITEMS = record(("a", {"type": "array", "items": {"type": "map", "values": UNION}
 def test_a_union_is_the_struct_of_its_members() -> None:
     members = pa.struct([("member0", pa.large_string()), ("member1", pa.int8())])
     rows = [{"member0": "a"}, {"member1": 1}, {}, None]
-    made = conform(pa.array(rows, members), OPTIONAL)
+    made = coerce(pa.array(rows, members), OPTIONAL)
     made.validate(full=True)
     assert made.type.equals(arrow_type(OPTIONAL))
     assert made.to_pylist() == [
@@ -172,12 +172,12 @@ def test_values_that_no_datum_holds_are_refused_with_their_row(
     schema: Any, rows: list[Any], text: str
 ) -> None:
     with pytest.raises(ValueMismatchError, match=text):
-        conform(pa.array(rows, arrow_type(schema)), schema)
+        coerce(pa.array(rows, arrow_type(schema)), schema)
 
 
 def test_what_is_finer_than_the_milliseconds_of_a_schema_is_cut_off() -> None:
     schema = {"type": "long", "logicalType": "timestamp-millis"}
-    made = conform(pa.array([-1, 1_999, 2_000], pa.timestamp("us", tz="UTC")), schema)
+    made = coerce(pa.array([-1, 1_999, 2_000], pa.timestamp("us", tz="UTC")), schema)
     assert made.view(pa.int64()).to_pylist() == [-1_000, 1_000, 2_000]
 
 
@@ -203,27 +203,27 @@ def test_tables_batches_and_frames_of_pandas_are_taken_alike() -> None:
         },
         index=[7, 3],
     )
-    made = conform(frame, SCHEMA)
+    made = coerce(frame, SCHEMA)
     expected = [
         {"carrier": "UA", "delay": 1.5, "at": NOON, "source": "?", "note": None},
         {"carrier": "AA", "delay": None, "at": NOON, "source": "?", "note": None},
     ]
     assert made.to_pylist() == expected
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    assert conform(table, SCHEMA).equals(made)
-    assert conform(pa.concat_tables([table, table]), SCHEMA).to_pylist() == expected * 2
-    assert conform(table.to_batches()[0], SCHEMA).equals(made)
-    assert conform(table.slice(1), SCHEMA).equals(made.slice(1))
-    assert conform(table.slice(0, 0), SCHEMA).to_pylist() == []
+    assert coerce(table, SCHEMA).equals(made)
+    assert coerce(pa.concat_tables([table, table]), SCHEMA).to_pylist() == expected * 2
+    assert coerce(table.to_batches()[0], SCHEMA).equals(made)
+    assert coerce(table.slice(1), SCHEMA).equals(made.slice(1))
+    assert coerce(table.slice(0, 0), SCHEMA).to_pylist() == []
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
     table = pa.table([[1], [2]], names=["x", "x"])
     with pytest.raises(ValueMismatchError, match="The column x is there more than once"):
-        conform(table, record(("x", "long")))
+        coerce(table, record(("x", "long")))
 
 
 def test_nothing_is_copied_when_nothing_is_to_be_done() -> None:
     array = pa.array([{"x": "a"}], arrow_type(record(("x", "string"))))
-    made = conform(array, record(("x", "string")))
+    made = coerce(array, record(("x", "string")))
     assert made.field(0).buffers()[2].address == array.field(0).buffers()[2].address

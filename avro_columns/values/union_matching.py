@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from avro_columns.errors import ValueMismatchError
-from avro_columns.values import inlined
+from avro_columns.values import resolved_tree as tree
 from avro_columns.values.arrow_types import arrow_type
 
 #: What is below it is rounded to no more than 32 bits hold.
@@ -53,18 +53,18 @@ _BOUNDS: Final = {"int": 1 << 31, "long": 1 << 63}
 _KEPT: Final = {"boolean": bool, "double": float, "bytes": bytes}
 
 
-def fits(node: inlined.Node, value: Any) -> bool:
+def fits(node: tree.Node, value: Any) -> bool:
     """Is ``value`` of a type that ``node`` takes? Its parts are looked at when they are taken."""
-    if isinstance(node, inlined.Enum):
+    if isinstance(node, tree.Enum):
         return isinstance(value, str) and value in node.symbols
-    if isinstance(node, inlined.Record):
+    if isinstance(node, tree.Record):
         row = as_mapping(value)
         return row is not None and not unknown_keys(node, row)
-    if isinstance(node, inlined.Map):
+    if isinstance(node, tree.Map):
         return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    if isinstance(node, inlined.Array):
+    if isinstance(node, tree.Array):
         return isinstance(value, list | tuple | np.ndarray)
-    if isinstance(node, inlined.Union):
+    if isinstance(node, tree.Union):
         return _named(node, value) is not None or any(fits(one, value) for one in node.members)
     if isinstance(value, bool) and node.kind != "boolean":
         return False
@@ -86,12 +86,12 @@ def _has_zone(value: datetime) -> bool:
     return value.tzinfo is not None and value.utcoffset() is not None
 
 
-def _is_instant(node: inlined.Node) -> bool:
-    return isinstance(node, inlined.Primitive) and (node.logical or "").startswith("timestamp-")
+def _is_instant(node: tree.Node) -> bool:
+    return isinstance(node, tree.Primitive) and (node.logical or "").startswith("timestamp-")
 
 
-def _is_date(node: inlined.Node) -> bool:
-    return isinstance(node, inlined.Primitive) and node.logical == "date"
+def _is_date(node: tree.Node) -> bool:
+    return isinstance(node, tree.Primitive) and node.logical == "date"
 
 
 def _is_duration(value: Any) -> bool:
@@ -104,17 +104,15 @@ def _is_duration(value: Any) -> bool:
     )
 
 
-def as_arrow(node: inlined.Primitive | inlined.Enum, value: Any) -> Any:
+def as_arrow(node: tree.Primitive | tree.Enum, value: Any) -> Any:
     """``value`` as Arrow takes it."""
     if isinstance(value, uuid.UUID):
         return (
-            value.bytes
-            if isinstance(node, inlined.Primitive) and node.kind == "fixed"
-            else str(value)
+            value.bytes if isinstance(node, tree.Primitive) and node.kind == "fixed" else str(value)
         )
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    if not isinstance(node, inlined.Primitive):
+    if not isinstance(node, tree.Primitive):
         return value
     if (node.logical or "").endswith("-millis") and isinstance(value, int):
         return value * 1000  # columns are in microseconds
@@ -128,46 +126,46 @@ def as_arrow(node: inlined.Primitive | inlined.Enum, value: Any) -> Any:
 # -- with all its parts -------------------------------------------------------------------
 
 
-def takes(node: inlined.Node, value: Any) -> bool:
+def takes(node: tree.Node, value: Any) -> bool:
     """Do ``value`` and all its parts become columns?"""
     return _all_parts(node, value, _leaf_takes, whole=False)
 
 
-def keeps(node: inlined.Node, value: Any) -> bool:
+def keeps(node: tree.Node, value: Any) -> bool:
     """Do the columns that ``value`` becomes give it back, types of its parts included?"""
     return _all_parts(node, value, _leaf_keeps, whole=True)
 
 
 def _all_parts(
-    node: inlined.Node,
+    node: tree.Node,
     value: Any,
-    of_leaf: Callable[[inlined.Primitive | inlined.Enum, Any], bool],
+    of_leaf: Callable[[tree.Primitive | tree.Enum, Any], bool],
     *,
     whole: bool,
 ) -> bool:
     """``whole``: no field of a record may be left out."""
 
-    def look(node: inlined.Node, value: Any) -> bool:
-        if isinstance(node, inlined.Union):
+    def look(node: tree.Node, value: Any) -> bool:
+        if isinstance(node, tree.Union):
             if value is None:
-                return inlined.is_nullable(node)
+                return tree.is_nullable(node)
             named = _named(node, value)
             if named is not None:
                 return look(node.others[named.number], named.value)
             return any(look(member, value) for member in node.others)
         if not fits(node, value):
             return False
-        if isinstance(node, inlined.Array):
+        if isinstance(node, tree.Array):
             return all(look(node.items, item) for item in value)
-        if isinstance(node, inlined.Map):
+        if isinstance(node, tree.Map):
             return all(look(node.values, item) for item in value.values())
-        if isinstance(node, inlined.Record):
+        if isinstance(node, tree.Record):
             row = as_mapping(value) or {}
             return all(
                 look(one.node, row[one.name])
                 if one.name in row
                 else not whole
-                and (one.default is not inlined.NO_DEFAULT or inlined.is_nullable(one.node))
+                and (one.default is not tree.NO_DEFAULT or tree.is_nullable(one.node))
                 for one in node.fields
             )
         return of_leaf(node, value)
@@ -175,19 +173,20 @@ def _all_parts(
     return look(node, value)
 
 
-def _leaf_takes(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
+def _leaf_takes(node: tree.Primitive | tree.Enum, value: Any) -> bool:
     if isinstance(value, datetime) and _is_date(node):
         return False  # the time would be lost
     return _column_of(node, value) is not None
 
 
-def _leaf_keeps(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
-    known = None if isinstance(node, inlined.Enum) or node.logical else _plain_keeps(node, value)
+def _leaf_keeps(node: tree.Primitive | tree.Enum, value: Any) -> bool:
+    known = None if isinstance(node, tree.Enum) or node.logical else _plain_keeps(node, value)
     return _gives_back(node, value) if known is None else known
 
 
-def _plain_keeps(node: inlined.Primitive, value: Any) -> bool | None:
-    """The same for most values, without Arrow, which takes longer; None: it has to be asked."""
+def _plain_keeps(node: tree.Primitive, value: Any) -> bool | None:
+    """Decides as ``_gives_back`` for most values, without Arrow, which takes longer; None: Arrow
+    has to decide."""
     kind = value.__class__
     if kind is float and node.kind == "float" and abs(value) < LARGEST_FLOAT:
         return bool(float(np.float32(value)) == value)
@@ -196,8 +195,8 @@ def _plain_keeps(node: inlined.Primitive, value: Any) -> bool | None:
     return True if kind is _KEPT.get(node.kind) else None
 
 
-def _gives_back(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
-    is_millis = isinstance(node, inlined.Primitive) and (node.logical or "").endswith("-millis")
+def _gives_back(node: tree.Primitive | tree.Enum, value: Any) -> bool:
+    is_millis = isinstance(node, tree.Primitive) and (node.logical or "").endswith("-millis")
     if is_millis and getattr(value, "microsecond", 0) % 1000:
         return False  # it is cut off
     column = _column_of(node, value)
@@ -209,19 +208,19 @@ def _gives_back(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
     return bool(back == value) or (back != back and value != value)
 
 
-def leaf_row(scalar: pa.Scalar, node: inlined.Primitive | inlined.Enum) -> Any:
+def leaf_row(scalar: pa.Scalar, node: tree.Primitive | tree.Enum) -> Any:
     """The value of a scalar of the node's Arrow type: the number that is stored for a moment or a
     date that Python has no value for."""
     with suppress(ValueError, OverflowError):
         value = scalar.as_py()
         if value == value or isinstance(value, float):  # not so pandas.NaT
             return value
-    is_millis = isinstance(node, inlined.Primitive) and (node.logical or "").endswith("-millis")
+    is_millis = isinstance(node, tree.Primitive) and (node.logical or "").endswith("-millis")
     return scalar.value // 1000 if is_millis else scalar.value
 
 
-def _column_of(node: inlined.Primitive | inlined.Enum, value: Any) -> pa.Array | None:
-    if isinstance(node, inlined.Enum):
+def _column_of(node: tree.Primitive | tree.Enum, value: Any) -> pa.Array | None:
+    if isinstance(node, tree.Enum):
         return pa.array([value], pa.string())
     try:
         return pa.array([as_arrow(node, value)], arrow_type(node)) if fits(node, value) else None
@@ -241,7 +240,7 @@ def as_mapping(value: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def unknown_keys(node: inlined.Record, row: Mapping[str, Any]) -> set[str]:
+def unknown_keys(node: tree.Record, row: Mapping[str, Any]) -> set[str]:
     """The keys of ``row`` that are no fields of ``node``; the record's name may be beside them."""
     unknown = row.keys() - {one.name for one in node.fields}
     return unknown - {TYPE_KEY} if row.get(TYPE_KEY) == node.name else unknown
@@ -257,16 +256,16 @@ class Member(NamedTuple):
     value: Any
 
 
-def member_name(node: inlined.Node) -> str:
+def member_name(node: tree.Node) -> str:
     """The name of a union's member: a record's, enum's or fixed's own, else the type's."""
-    if isinstance(node, inlined.Record | inlined.Enum):
+    if isinstance(node, tree.Record | tree.Enum):
         return node.name
-    if isinstance(node, inlined.Primitive):
+    if isinstance(node, tree.Primitive):
         return node.name or node.kind
-    return "array" if isinstance(node, inlined.Array) else "map"
+    return "array" if isinstance(node, tree.Array) else "map"
 
 
-def member_of(node: inlined.Union, value: Any) -> Member:
+def member_of(node: tree.Union, value: Any) -> Member:
     """The member that ``value``, which is not None, is of: the one that it names, as fastavro has
     it; else the first that keeps it, or else the first that takes it.
 
@@ -290,7 +289,7 @@ def member_of(node: inlined.Union, value: Any) -> Member:
     return Member(fitting[0], value)
 
 
-def _named(node: inlined.Union, value: Any) -> Member | None:
+def _named(node: tree.Union, value: Any) -> Member | None:
     """The member whose name ``value`` has; None if it has none."""
     if value.__class__ is Member:
         return value
@@ -304,18 +303,18 @@ def _named(node: inlined.Union, value: Any) -> Member | None:
 # -- errors -------------------------------------------------------------------------------
 
 
-def misfit(node: inlined.Node, value: Any) -> ValueMismatchError:
+def misfit(node: tree.Node, value: Any) -> ValueMismatchError:
     """The error for a value that is none of ``node``."""
     remedy = ""
-    members = node.others if isinstance(node, inlined.Union) else (node,)
+    members = node.others if isinstance(node, tree.Union) else (node,)
     if any(map(_is_instant, members)) and isinstance(value, datetime) and not _has_zone(value):
         remedy = (
             " A datetime without a time zone is no moment; give it one, as in "
             ".replace(tzinfo=timezone.utc) or .astimezone()."
         )
     return ValueMismatchError(
-        f"{inlined.named(node.place)} is {shown(value)} ({type(value).__name__}), "
-        f"expected {inlined.described(node)}.{remedy}"
+        f"{tree.named(node.place)} is {shown(value)} ({type(value).__name__}), "
+        f"expected {tree.described(node)}.{remedy}"
     )
 
 
