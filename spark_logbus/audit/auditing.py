@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,13 +44,9 @@ Count = Callable[[int, int], TopicCounts]
 """Counts a topic in windows of that length, from that moment on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where else records of the topic are."""
-
-    name: str
-    read: Callable[[int, int], Copy]
-    """In windows of that length, from that moment on."""
+Place = Callable[[int, int], Copy]
+"""Reads what is in a place into which the topic was copied, in windows of that length, from that
+moment on."""
 
 
 def audit(
@@ -74,7 +70,7 @@ def audit(
         found = count_topic(cluster, topic, window_us=window_us, since_us=since_us)
     else:
         found = count(window_us, since_us)
-    copies = [place.read(window_us, since_us) for place in places]
+    copies = [place(window_us, since_us) for place in places]
     deadline = cluster.deadline_ms(question.wait_s * 1_000)
     until_us = question.until_us
     while True:
@@ -119,19 +115,11 @@ def _settled_us(runs: Sequence[RunRecord], topic: str, read_at_us: int) -> int:
     return read_at_us - _INTERVALS_TO_SETTLE * max(intervals, default=0)
 
 
-def mirror(cluster: Cluster, topic: str, *, name: str) -> Place:
-    """The topic of another cluster into which records are copied as they are."""
+def topic_place(cluster: Cluster, topic: str, *, name: str) -> Place:
+    """Makes a place of a topic into which records are copied as they are."""
 
     def read(window_us: int, since_us: int) -> Copy:
         counts = count_topic(cluster, topic, window_us=window_us, since_us=since_us)
         return Copy(name=name, counts=counts)
 
-    return Place(name, read)
-
-
-def not_loaded(
-    cluster: Cluster, topic: str, ends: Mapping[int, int], *, window_us: int, since_us: int
-) -> TopicCounts:
-    """The topic's counts; ``beyond`` are of what stands after the offsets up to which a warehouse
-    has been loaded."""
-    return count_topic(cluster, topic, window_us=window_us, since_us=since_us, beyond=ends)
+    return read

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from spark_logbus.audit.counts import WindowTally
+from spark_logbus.audit.counts import NOTHING, WindowTally
 from spark_logbus.audit.ledger import RunRecord, State
 from spark_logbus.audit.topic import TopicCounts
 from spark_logbus.audit.verdicts import FINDINGS, Expected, Status, Verdict, judge
-
-_NOTHING: Final = WindowTally()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one counter has counted of a window, and the state of its worst run."""
+    """Records of a window that one counter has counted, and the state of its worst run."""
 
     counter: str
     records: int
@@ -67,7 +65,7 @@ class CopyResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowResult:
-    """All about one window."""
+    """Outcome of the audit for one window."""
 
     start_us: int
     counted: WindowTally
@@ -127,7 +125,7 @@ class AuditResult:
 
     @property
     def has_surplus(self) -> bool:
-        """More is somewhere in the topic than was counted."""
+        """True if some window of the topic has more records than were counted."""
         surplus = (Status.TOO_MANY, Status.UNCOUNTED, Status.IN_DOUBT)
         return any(window.verdict.status in surplus for window in self.windows)
 
@@ -144,16 +142,17 @@ def compare(
     *,
     copies: Sequence[Copy] = (),
 ) -> AuditResult:
-    """``runs`` are in the windows of ``span``, as ``ledger.in_windows`` makes them."""
+    """Judges the windows of ``span``. ``runs`` are in these, as ``in_windows`` makes them."""
     concerned = [run for run in runs if run.concerns(topic)]
+    comparison = _Comparison(topic, concerned, found, span, copies)
     starts = {start for run in concerned for of, start in run.windows if of == topic}
     starts |= found.tallies.keys()
     starts |= {start for copy in copies for start in copy.counts.tallies}
-    for run in concerned:
-        if run.state(span.now_us) is State.DEAD:
-            starts |= _clock_windows(run, span)
+    dead = [run for run in concerned if run.state(span.now_us) is State.DEAD]
+    for run in dead:
+        starts |= _clock_windows(run, span)
     results = [
-        _judged(topic, start, concerned, found, span, copies)
+        comparison.judged(start)
         for start in sorted(starts)
         if span.since_us <= start and start + span.window_us <= span.until_us
     ]
@@ -162,173 +161,147 @@ def compare(
         window_us=span.window_us,
         windows=tuple(window for window in results if window.is_of_something),
         runs=tuple(concerned),
-        dead=tuple(run for run in concerned if _died_in(topic, run, results, span)),
+        dead=tuple(
+            run for run in dead if any(comparison.left_open(run, one.start_us) for one in results)
+        ),
         notes=tuple(note for copy in copies for note in copy.notes),
     )
 
 
-def _died_in(topic: str, run: RunRecord, results: Sequence[WindowResult], span: AuditSpan) -> bool:
-    return run.state(span.now_us) is State.DEAD and any(
-        run.left_open(topic, start_us=one.start_us, end_us=one.start_us + span.window_us)
-        for one in results
-    )
-
-
 def _clock_windows(run: RunRecord, span: AuditSpan) -> set[int]:
-    """The windows in which a run has died, by the clock."""
+    """Returns the windows in which a run has died, by the clock."""
     first = max(run.through_us, span.since_us) // span.window_us
     last = min(run.heard_us + run.silence_us, span.until_us) // span.window_us
     return {number * span.window_us for number in range(first, last + 1)}
 
 
-def _judged(
-    topic: str,
-    start: int,
-    runs: Sequence[RunRecord],
-    found: TopicCounts,
-    span: AuditSpan,
-    copies: Sequence[Copy],
-) -> WindowResult:
-    appending = [run for run in runs if run.tier.appends]
-    there = found.tallies.get(start, _NOTHING)
-    expected = _expected(topic, start, appending, span, read_at_us=found.read_at_us)
-    expired = found.expired_before_us is not None and start < found.expired_before_us
-    if expired:
-        verdict = Verdict(Status.EXPIRED)
-        reference = expected
-    else:
-        verdict = judge(expected, there, start_us=start, window_us=span.window_us)
-        reference = Expected(counted=there, reported=True)
-    results = [
-        *(
-            _judged_copy(copy, start, reference, span, expired=expired)
-            for copy in copies
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Judges one window after the other, each by its start."""
+
+    topic: str
+    runs: Sequence[RunRecord]
+    found: TopicCounts
+    span: AuditSpan
+    copies: Sequence[Copy]
+
+    def judged(self, start: int) -> WindowResult:
+        appending = [run for run in self.runs if run.tier.appends]
+        there = self.found.tallies.get(start, NOTHING)
+        expected = self._expected(start, appending)
+        expired_before_us = self.found.expired_before_us
+        expired = expired_before_us is not None and start < expired_before_us
+        if expired:
+            verdict = Verdict(Status.EXPIRED)
+            reference = expected
+        else:
+            verdict = self._judge(expected, there, start)
+            reference = Expected(counted=there, reported=True)
+        results = [
+            self._judged_copy(copy, start, reference, expired=expired)
+            for copy in self.copies
             if start >= copy.from_us
-        ),
-        *_reported_copies(topic, start, runs, reference, found, span),
-    ]
-    return WindowResult(
-        start_us=start,
-        counted=expected.counted,
-        in_doubt=expected.in_doubt.records,
-        found=there,
-        verdict=verdict,
-        counters=tuple(_shares(topic, start, appending, span)),
-        copies=tuple(results),
-        awaits_report=verdict.status is Status.NOT_YET and expected.behind,
-    )
-
-
-def _expected(
-    topic: str, start: int, runs: Sequence[RunRecord], span: AuditSpan, *, read_at_us: int
-) -> Expected:
-    counted = in_doubt = _NOTHING
-    reported = changing = pending = behind = gap = unplaced = False
-    end = start + span.window_us
-    for run in runs:
-        window = run.windows.get((topic, start))
-        if window is not None:
-            counted += window.tally
-            in_doubt += window.in_doubt
-            reported = True
-            changing |= window.changed_us > read_at_us - span.clock_skew_us
-        match run.state(span.now_us):
-            case State.LIVE:
-                pending |= run.through_us < end
-                behind |= run.through_us < read_at_us + span.clock_skew_us
-            case State.DEAD:
-                gap |= run.left_open(topic, start_us=start, end_us=end)
-                unplaced |= not run.has_counted(topic)
-            case State.CLOSED:
-                pass
-    return Expected(
-        counted=counted,
-        in_doubt=in_doubt,
-        reported=reported,
-        changing=changing,
-        pending=pending,
-        behind=behind,
-        gap=gap,
-        unplaced=unplaced,
-    )
-
-
-def _judged_copy(
-    copy: Copy, start: int, reference: Expected, span: AuditSpan, *, expired: bool
-) -> CopyResult:
-    of_topic = reference.counted
-    if copy.topic is not None and not expired:
-        of_topic = copy.topic.get(start, _NOTHING)
-    due = of_topic - copy.not_yet.get(start, _NOTHING)
-    there = copy.counts.tallies.get(start, _NOTHING)
-    expected = replace(reference, counted=due)
-    verdict = judge(expected, there, start_us=start, window_us=span.window_us)
-    if verdict.status is Status.COMPLETE and copy.not_yet.get(start, _NOTHING):
-        verdict = Verdict(Status.NOT_YET, copy.not_yet[start].records)
-    return CopyResult(copy.name, there.records, verdict)
-
-
-def _reported_copies(
-    topic: str,
-    start: int,
-    runs: Iterable[RunRecord],
-    reference: Expected,
-    found: TopicCounts,
-    span: AuditSpan,
-) -> Iterable[CopyResult]:
-    """Of loads and consumers, by what they have reported, from their first window on."""
-    by_name: dict[tuple[str, str], list[RunRecord]] = {}
-    for run in runs:
-        if not run.tier.appends and topic in run.topics:
-            by_name.setdefault((run.tier.value, run.counter), []).append(run)
-    for (tier, counter), own in sorted(by_name.items()):
-        first = min((at for run in own for of, at in run.windows if of == topic), default=None)
-        if first is None or start < first:
-            continue
-        counts = _expected(topic, start, own, span, read_at_us=found.read_at_us)
-        verdict = judge(
-            replace(reference, changing=reference.changing or counts.changing),
-            counts.counted,
+        ]
+        return WindowResult(
             start_us=start,
-            window_us=span.window_us,
+            counted=expected.counted,
+            in_doubt=expected.in_doubt.records,
+            found=there,
+            verdict=verdict,
+            counters=tuple(self._shares(start, appending)),
+            copies=(*results, *self._reported_copies(start, reference)),
+            awaits_report=verdict.status is Status.NOT_YET and expected.behind,
         )
-        if verdict.status is Status.MISSING:
-            verdict = _of_fewer(verdict, own, counts, start + span.window_us, span)
-        yield CopyResult(f"{tier} {counter}", counts.counted.records, verdict)
 
+    def left_open(self, run: RunRecord, start: int) -> bool:
+        return run.left_open(self.topic, start_us=start, end_us=start + self.span.window_us)
 
-def _of_fewer(
-    verdict: Verdict, own: Sequence[RunRecord], counts: Expected, end_us: int, span: AuditSpan
-) -> Verdict:
-    """A place that has fewer may get the others yet, or have got them before it died."""
-    if counts.gap:
-        return Verdict(Status.GAP, verdict.records)
-    lives = any(run.state(span.now_us) is State.LIVE for run in own)
-    if lives or max(run.through_us for run in own) < end_us:
-        return Verdict(Status.NOT_YET, verdict.records)
-    return verdict
+    def _judge(self, expected: Expected, there: WindowTally, start: int) -> Verdict:
+        return judge(expected, there, start_us=start, window_us=self.span.window_us)
+
+    def _expected(self, start: int, runs: Sequence[RunRecord]) -> Expected:
+        windows = [
+            run.windows[self.topic, start] for run in runs if (self.topic, start) in run.windows
+        ]
+        live, dead = (
+            [run for run in runs if run.state(self.span.now_us) is state]
+            for state in (State.LIVE, State.DEAD)
+        )
+        read_at_us, skew_us = self.found.read_at_us, self.span.clock_skew_us
+        return Expected(
+            counted=sum((window.tally for window in windows), NOTHING),
+            in_doubt=sum((window.in_doubt for window in windows), NOTHING),
+            reported=bool(windows),
+            changing=any(window.changed_us > read_at_us - skew_us for window in windows),
+            pending=any(run.through_us < start + self.span.window_us for run in live),
+            behind=any(run.through_us < read_at_us + skew_us for run in live),
+            gap=any(self.left_open(run, start) for run in dead),
+            unplaced=any(not run.has_counted(self.topic) for run in dead),
+        )
+
+    def _judged_copy(
+        self, copy: Copy, start: int, reference: Expected, *, expired: bool
+    ) -> CopyResult:
+        of_topic = reference.counted
+        if copy.topic is not None and not expired:
+            of_topic = copy.topic.get(start, NOTHING)
+        not_yet = copy.not_yet.get(start, NOTHING)
+        there = copy.counts.tallies.get(start, NOTHING)
+        verdict = self._judge(replace(reference, counted=of_topic - not_yet), there, start)
+        if verdict.status is Status.COMPLETE and not_yet:
+            verdict = Verdict(Status.NOT_YET, not_yet.records)
+        return CopyResult(copy.name, there.records, verdict)
+
+    def _reported_copies(self, start: int, reference: Expected) -> Iterator[CopyResult]:
+        """Judges loads and consumers by what they have reported, from their first window on."""
+        by_name: dict[tuple[str, str], list[RunRecord]] = {}
+        for run in self.runs:
+            if not run.tier.appends and self.topic in run.topics:
+                by_name.setdefault((run.tier.value, run.counter), []).append(run)
+        for (tier, counter), own in sorted(by_name.items()):
+            starts = (at for run in own for of, at in run.windows if of == self.topic)
+            first = min(starts, default=None)
+            if first is None or start < first:
+                continue
+            counts = self._expected(start, own)
+            changing = reference.changing or counts.changing
+            verdict = self._judge(replace(reference, changing=changing), counts.counted, start)
+            if verdict.status is Status.MISSING:
+                verdict = self._of_fewer(verdict, start, own, counts)
+            yield CopyResult(f"{tier} {counter}", counts.counted.records, verdict)
+
+    def _of_fewer(
+        self, verdict: Verdict, start: int, own: Sequence[RunRecord], counts: Expected
+    ) -> Verdict:
+        """Judges a place with fewer records: it may get the others yet, or have got them before it
+        died."""
+        if counts.gap:
+            return Verdict(Status.GAP, verdict.records)
+        lives = any(run.state(self.span.now_us) is State.LIVE for run in own)
+        if lives or max(run.through_us for run in own) < start + self.span.window_us:
+            return Verdict(Status.NOT_YET, verdict.records)
+        return verdict
+
+    def _shares(self, start: int, runs: Sequence[RunRecord]) -> Iterable[Share]:
+        """Returns the shares of the counters that have counted something of the window, or may
+        have."""
+        shares: dict[str, Share] = {}
+        for run in runs:
+            state = run.state(self.span.now_us)
+            window = run.windows.get((self.topic, start))
+            open_here = state is State.DEAD and self.left_open(run, start)
+            if window is None and not open_here:
+                continue
+            if state is State.DEAD and not open_here:
+                state = State.CLOSED  # of this window all is known
+            before = shares.get(run.counter, Share(run.counter, 0, 0, State.CLOSED))
+            shares[run.counter] = Share(
+                run.counter,
+                before.records + (window.tally.records if window else 0),
+                before.in_doubt + (window.in_doubt.records if window else 0),
+                max(before.state, state, key=_WORST.index),
+            )
+        return shares.values()
 
 
 _WORST: Final = (State.CLOSED, State.LIVE, State.DEAD)
-
-
-def _shares(topic: str, start: int, runs: Sequence[RunRecord], span: AuditSpan) -> Iterable[Share]:
-    """Of the counters that have counted something of the window, or may have."""
-    shares: dict[str, Share] = {}
-    end = start + span.window_us
-    for run in runs:
-        state = run.state(span.now_us)
-        window = run.windows.get((topic, start))
-        open_here = state is State.DEAD and run.left_open(topic, start_us=start, end_us=end)
-        if window is None and not open_here:
-            continue
-        if state is State.DEAD and not open_here:
-            state = State.CLOSED  # of this window all is known
-        before = shares.get(run.counter, Share(run.counter, 0, 0, State.CLOSED))
-        shares[run.counter] = Share(
-            run.counter,
-            before.records + (window.tally.records if window else 0),
-            before.in_doubt + (window.in_doubt.records if window else 0),
-            max(before.state, state, key=_WORST.index),
-        )
-    return shares.values()

@@ -28,34 +28,34 @@ MODULUS: Final = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class WindowTally:
-    """So many records, and the sum of their times in µs after their window's start, modulo 2⁶³."""
+    """Number of records, and sum of their times in µs after their window's start, modulo 2⁶³."""
 
     records: int = 0
     time_sum: int = 0
 
     def __bool__(self) -> bool:
-        return self != _NOTHING
+        return self != NOTHING
 
     def __add__(self, other: WindowTally) -> WindowTally:
         return WindowTally(self.records + other.records, (self.time_sum + other.time_sum) % MODULUS)
 
     def __sub__(self, other: WindowTally) -> WindowTally:
-        """What is here and not there; ``records`` may be negative."""
+        """Difference of two tallies of one window; its ``records`` may be negative."""
         return WindowTally(self.records - other.records, (self.time_sum - other.time_sum) % MODULUS)
 
     def moved(self, by_us: int) -> WindowTally:
-        """The same records in a window that begins so much earlier."""
+        """Returns the tally of the same records in a window that begins ``by_us`` earlier."""
         return WindowTally(self.records, (self.time_sum + self.records * by_us) % MODULUS)
 
 
-_NOTHING: Final = WindowTally()
+NOTHING: Final = WindowTally()
 
 Tallies = Mapping[int, WindowTally]
-"""Of each window, by its start."""
+"""Tallies of windows, by their starts."""
 
 
 def tally_times(timestamps: pa.Array, *, window_us: int) -> dict[int, WindowTally]:
-    """The tallies of an Arrow column of timestamps in µs, or of integers that are such."""
+    """Counts an Arrow column of timestamps in µs, or of integers that are such, by window."""
     if not len(timestamps):
         return {}
     # No copy: the buffer of the column, which has no nulls.
@@ -78,23 +78,14 @@ def tally_times(timestamps: pa.Array, *, window_us: int) -> dict[int, WindowTall
 
 
 def add(to: dict[int, WindowTally], more: Tallies) -> None:
-    """Add ``more`` to ``to``, window by window."""
+    """Adds ``more`` to ``to``, window by window."""
     for start, tally in more.items():
-        to[start] = to.get(start, _NOTHING) + tally
-
-
-def coarser(tallies: Tallies, *, window_us: int) -> dict[int, WindowTally]:
-    """The same in windows of a length that is a multiple of theirs."""
-    found: dict[int, WindowTally] = {}
-    for start, tally in tallies.items():
-        wide = start // window_us * window_us
-        found[wide] = found.get(wide, _NOTHING) + tally.moved(start - wide)
-    return found
+        to[start] = to.get(start, NOTHING) + tally
 
 
 def common_window_us(lengths: Iterable[int], *, wanted_us: int | None, topic: str) -> int:
-    """The window in which counts of windows of these ``lengths`` can be compared: the ``wanted``
-    one, else the longest. ConfigError if others are no parts of it."""
+    """Returns the length in which counts of windows of these ``lengths`` can be compared: the
+    wanted one, else the longest. ConfigError if it is no multiple of the others."""
     known = sorted({*lengths})
     window_us = wanted_us or (known[-1] if known else DEFAULT_WINDOW_MS * 1_000)
     odd = next((length for length in known if window_us % length), None)
@@ -107,7 +98,7 @@ def common_window_us(lengths: Iterable[int], *, wanted_us: int | None, topic: st
 
 
 def time_of(difference: WindowTally, *, start_us: int, window_us: int) -> int | None:
-    """The time of the one record that is too many (1) or too few (-1); None where it is not one."""
+    """Returns the time of the one record that is too many or too few; None where it is not one."""
     if abs(difference.records) != 1:
         return None
     within = difference.time_sum * difference.records % MODULUS
@@ -115,5 +106,5 @@ def time_of(difference: WindowTally, *, start_us: int, window_us: int) -> int | 
 
 
 def as_tally(records: Any, time_sum: Any) -> WindowTally:
-    """Of numbers that another engine has summed up."""
+    """Makes a tally of numbers that another engine has summed up."""
     return WindowTally(int(records), int(time_sum) % MODULUS)

@@ -12,12 +12,11 @@ through.
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from spark_logbus.audit.counts import WindowTally
+from spark_logbus.audit.counts import NOTHING, WindowTally
 from spark_logbus.audit.report import CounterReport, Tier
 
 DEAD_AFTER_INTERVALS: Final = 3
@@ -25,7 +24,7 @@ DEAD_AFTER_INTERVALS: Final = 3
 
 
 class State(enum.Enum):
-    """What becomes of the counts of a run."""
+    """State of a run, which decides whether more of its counts will come."""
 
     #: All that it has counted is known.
     CLOSED = "closed"
@@ -37,12 +36,15 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunWindow:
-    """What a run has counted of one window, and when it reported the last change of that."""
+    """Counts of one window by one run, and when the run reported their last change."""
 
     tally: WindowTally
     in_doubt: WindowTally
     changed_us: int
     sequence: int = 0
+
+
+_NO_WINDOW: Final = RunWindow(NOTHING, NOTHING, 0)
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ class RunRecord:
 
     @property
     def silence_us(self) -> int:
-        """A run that lives says something within this."""
+        """Time within which a run that lives publishes a report."""
         return DEAD_AFTER_INTERVALS * self.interval_us
 
     def concerns(self, topic: str) -> bool:
@@ -97,7 +99,7 @@ class RunRecord:
 
 
 def fold(reports: Iterable[CounterReport]) -> list[RunRecord]:
-    """The runs, by tier, counter and run."""
+    """Folds reports into runs, in the order of tier, counter and run."""
     runs: dict[tuple[Tier, str, str], RunRecord] = {}
     for report in reports:
         key = report.tier, report.counter, report.run
@@ -136,21 +138,16 @@ def _take(record: RunRecord, report: CounterReport) -> None:
 
 
 def in_windows(record: RunRecord, topic: str, *, window_us: int) -> RunRecord:
-    """The run with its counts of ``topic`` alone, in windows of ``window_us``, a multiple of its
-    own."""
-    gathered: defaultdict[int, list[tuple[int, RunWindow]]] = defaultdict(list)
+    """Returns the run with its counts of ``topic`` alone, in windows of ``window_us``, which is a
+    multiple of its own."""
+    windows: dict[tuple[str, int], RunWindow] = {}
     for (of, start), counted in record.windows.items():
         if of == topic:
-            gathered[start // window_us * window_us].append((start, counted))
-    windows = {}
-    for wide, parts in gathered.items():
-        tally = in_doubt = WindowTally()
-        for start, counted in parts:
-            tally += counted.tally.moved(start - wide)
-            in_doubt += counted.in_doubt.moved(start - wide)
-        changed_us = max(counted.changed_us for _, counted in parts)
-        windows[topic, wide] = RunWindow(tally, in_doubt, changed_us)
-    return RunRecord(
-        record.tier, record.counter, record.run, record.interval_us, record.through_us,
-        record.heard_us, record.closed, record.topics, windows, record.window_lengths,
-    )  # fmt: skip
+            wide = start // window_us * window_us
+            before = windows.get((topic, wide), _NO_WINDOW)
+            windows[topic, wide] = RunWindow(
+                before.tally + counted.tally.moved(start - wide),
+                before.in_doubt + counted.in_doubt.moved(start - wide),
+                max(before.changed_us, counted.changed_us),
+            )
+    return replace(record, windows=windows)

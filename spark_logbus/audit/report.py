@@ -38,13 +38,13 @@ class Tier(enum.Enum):
 
     @property
     def appends(self) -> bool:
-        """True for those whose counts say what is to be in the topic."""
+        """True for tiers whose counts say what is to be in the topic."""
         return self in (Tier.PRODUCER, Tier.SINK, Tier.MIRROR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterReport:
-    """What one run of a counter has counted of one window; times in µs since 1970."""
+    """Counts of one window by one run of a counter; times in µs since 1970."""
 
     tier: Tier
     counter: str
@@ -107,7 +107,7 @@ MOMENTS: Final = ("reported_at", "complete_through", "window_start")
 
 
 def as_row(report: CounterReport) -> dict[str, Any]:
-    """The value of a record of the audit topic."""
+    """Makes a report the value of a record of the audit topic."""
     return {
         "tier": report.tier.value,
         "counter": report.counter,
@@ -128,7 +128,7 @@ def as_row(report: CounterReport) -> dict[str, Any]:
 
 
 def from_row(row: Mapping[str, Any]) -> CounterReport | None:
-    """The report of such a value, with times as numbers; None for a tier of a later release."""
+    """Reads the report of such a value, with times as numbers; None for a later release's tier."""
     try:
         tier = Tier(row["tier"])
     except ValueError:
@@ -151,12 +151,12 @@ def from_row(row: Mapping[str, Any]) -> CounterReport | None:
 
 
 def from_rows(rows: Iterable[Mapping[str, Any]]) -> list[CounterReport]:
-    """The reports of a release that this one knows."""
+    """Reads the reports whose tier this release knows."""
     return [report for row in rows if (report := from_row(row)) is not None]
 
 
 def open_audit_topic(cluster: Cluster, topic: str, *, retention_ms: int) -> None:
-    """Make sure that the audit topic is there. Raises what ``Admin.create_topic`` does."""
+    """Makes sure that the audit topic is there. Raises what ``Admin.create_topic`` does."""
     Admin(cluster).create_topic(
         topic,
         partitions=1,

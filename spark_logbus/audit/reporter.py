@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from spark_logbus.audit.counts import DEFAULT_WINDOW_MS, Tallies, tally_times
 from spark_logbus.audit.report import AUDIT_TOPIC, CounterReport, Tier, as_row, open_audit_topic
-from spark_logbus.audit.run import Draft, Run, RunIdentity, UnderWay
+from spark_logbus.audit.run import Run, RunIdentity, UnderWay
 from spark_logbus.client import Admin, Cluster, ConsumerRecord, Producer, ProducerConfig, at_exit
 from spark_logbus.client.config import names_settings
 from spark_logbus.client.schemas.topic import WriterSchema, find_writer_schema, opened_registry
@@ -45,7 +45,7 @@ _BUFFER_BYTES: Final = 8 << 20
 @names_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditConfig:
-    """The settings of who counts."""
+    """Settings of a program that counts."""
 
     #: Where reports go.
     topic: str = AUDIT_TOPIC
@@ -68,10 +68,20 @@ class AuditConfig:
         if self.wait_ms < 0:
             raise ConfigError(f"wait_ms is {self.wait_ms}; use 0 to wait for nothing.")
 
+    @property
+    def window_us(self) -> int:
+        return self.window_ms * 1_000
 
-def default_counter() -> str:
-    """The name of a counter that was given none: the machine, and the process."""
-    return f"{platform.node()}:{os.getpid()}"
+    def new_run(self, *, tier: Tier, counter: str, run: str) -> Run:
+        """Begins a run of a counter, which has counted nothing."""
+        identity = RunIdentity(
+            tier=tier,
+            counter=counter,
+            run=run,
+            interval_us=self.interval_ms * 1_000,
+            window_us=self.window_us,
+        )
+        return Run(identity)
 
 
 class AuditReporter:
@@ -97,7 +107,7 @@ class AuditReporter:
         self._cluster = cluster
         self._config = config or AuditConfig()
         self._tier = tier
-        self._counter = counter or default_counter()
+        self._counter = counter or f"{platform.node()}:{os.getpid()}"
         self._run = self._new_run(topics)
         self._under_way = UnderWay()
         self._ending: Run | None = None  # a full one, whose last report has not arrived
@@ -122,11 +132,11 @@ class AuditReporter:
     # -- counting -------------------------------------------------------------------------
 
     def count(self, topic: str, timestamps: pa.Array) -> None:
-        """Records of ``topic`` with these times: an Arrow column of timestamps in µs."""
-        self.count_windows(topic, tally_times(timestamps, window_us=self.window_us))
+        """Counts records of ``topic`` by their times: an Arrow column of timestamps in µs."""
+        self.count_windows(topic, self._tallies(timestamps))
 
     def count_records(self, records: Iterable[ConsumerRecord]) -> None:
-        """Records as a consumer hands them out one by one."""
+        """Counts records as a consumer hands them out one by one."""
         times: dict[str, list[int]] = {}
         for record in records:
             times.setdefault(record.topic, []).append(record.timestamp_us)
@@ -134,12 +144,11 @@ class AuditReporter:
             self.count(topic, integers(of_topic, pa.int64()))
 
     def doubt(self, topic: str, timestamps: pa.Array) -> None:
-        """Records that may be there or not."""
-        tallies = tally_times(timestamps, window_us=self.window_us)
-        self.count_windows(topic, tallies, in_doubt=True)
+        """Counts records that may be there or not."""
+        self.count_windows(topic, self._tallies(timestamps), in_doubt=True)
 
     def count_windows(self, topic: str, tallies: Tallies, *, in_doubt: bool = False) -> None:
-        """Records that were counted already, by windows of ``window_us``."""
+        """Counts records by their tallies, in windows of the length that ``config`` says."""
         if topic == self._config.topic:  # or each report would make for another one
             return
         while not (run := self._run).add(topic, tallies, in_doubt=in_doubt):
@@ -149,37 +158,28 @@ class AuditReporter:
             self._begin_anew()
 
     def open_topic(self, topic: str, timestamps: pa.Array) -> None:
-        """Say that records of ``topic`` with these times are about to be counted, and wait a moment
-        for that to arrive. Who dies then is known to have lived."""
+        """Reports that records of ``topic`` with these times are about to be counted, and waits a
+        moment for that to arrive: a counter that dies then is known to have lived."""
         if topic == self._config.topic:
             return
-        self._run.open_topic(topic, tally_times(timestamps, window_us=self.window_us))
+        self._run.open_topic(topic, self._tallies(timestamps))
         if not self._told:
             self._await_round(self._ask_round())
 
     def under_way(self, records: object) -> None:
-        """What may be in the topic before it is counted: nothing later is reported as complete
-        until ``settled`` is told the same."""
+        """Notes records that may be in the topic before they are counted: the time from then on is
+        not reported as complete until ``settled`` is told of the same records."""
         self._under_way.add(records, self._cluster.clock.now_us())
 
     def settled(self, records: object) -> None:
-        """It has been counted, or is in doubt."""
+        """Notes that records that were under way are counted now, or in doubt."""
         self._under_way.remove(records)
 
-    @property
-    def window_us(self) -> int:
-        return self._config.window_ms * 1_000
+    def _tallies(self, timestamps: pa.Array) -> Tallies:
+        return tally_times(timestamps, window_us=self._config.window_us)
 
-    def _new_run(self, topics: Sequence[str] | frozenset[str]) -> Run:
-        run = Run(
-            RunIdentity(
-                tier=self._tier,
-                counter=self._counter,
-                run=uuid.uuid4().hex,
-                interval_us=self._config.interval_ms * 1_000,
-                window_us=self.window_us,
-            )
-        )
+    def _new_run(self, topics: Iterable[str]) -> Run:
+        run = self._config.new_run(tier=self._tier, counter=self._counter, run=uuid.uuid4().hex)
         for topic in topics:
             run.open_topic(topic)
         return run
@@ -203,7 +203,7 @@ class AuditReporter:
     # -- publishing -----------------------------------------------------------------------
 
     def _ask_round(self) -> int:
-        """A number that a round has which begins after this."""
+        """Returns the number of a round that begins after this call."""
         with self._round:
             self._rounds_asked += 1
             asked = self._rounds_asked
@@ -253,21 +253,18 @@ class AuditReporter:
         through_us = min(now_us, self._under_way.oldest_us(default_us=now_us))
         draft = run.draft(now_us=now_us, complete_through_us=through_us, last=last)
         try:
-            self._append(draft)
+            if self._producer is None:
+                self._producer = _opened_producer(self._cluster, self._config)
+                at_exit.discard(self._producer)  # it is closed with this reporter
+            _append(self._producer, self._config, draft.reports)
         except LogbusError:
             run.put_back(draft)
             raise
 
-    def _append(self, draft: Draft) -> None:
-        if self._producer is None:
-            self._producer = opened_producer(self._cluster, self._config)
-            at_exit.discard(self._producer)  # it is closed with this reporter
-        append_reports(self._producer, self._config, draft.reports)
-
     # -- the end --------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Publish the rest, and that it is all. Waits for at most ``wait_ms`` for that to arrive;
+        """Publishes the rest, and that it is all. Waits for at most ``wait_ms`` for that to arrive;
         a counter that could not say so will look like one that died."""
         if self._closing:
             return
@@ -277,7 +274,7 @@ class AuditReporter:
         self._thread.join(self._config.wait_ms / 1_000)
 
     def _finish(self, timeout_s: float) -> bool:
-        """The program ends, and nobody has closed this reporter."""
+        """Closes the reporter at the end of a program that has not done so."""
         del timeout_s  # its own bound is shorter
         self.close()
         return False
@@ -294,11 +291,11 @@ class AuditReporter:
         self.close()
 
 
-def opened_producer(
+def _opened_producer(
     cluster: Cluster, config: AuditConfig, schema: WriterSchema | None = None
 ) -> Producer:
-    """A producer of reports, of little memory and patience: what fails is reported anew. With the
-    ``schema`` that ``prepare`` has found it needs no ZooKeeper."""
+    """Opens a producer of reports, of little memory and patience: what fails is reported anew. With
+    the ``schema`` that ``prepare`` has found it needs no ZooKeeper."""
     if schema is None:
         open_audit_topic(cluster, config.topic, retention_ms=config.retention_ms)
     patience_ms = min(30_000, max(1_000, config.interval_ms))
@@ -314,12 +311,9 @@ def opened_producer(
     )
 
 
-def append_reports(
-    producer: Producer, config: AuditConfig, reports: Sequence[CounterReport]
-) -> None:
-    """Append them as one record batch and wait for it. Raises what the producer does."""
-    futures = producer.send_many(config.topic, [as_row(report) for report in reports])
-    for future in futures:
+def _append(producer: Producer, config: AuditConfig, reports: Sequence[CounterReport]) -> None:
+    """Appends reports as one record batch and waits for it. Raises what the producer does."""
+    for future in producer.send_many(config.topic, [as_row(report) for report in reports]):
         future.result()
 
 
@@ -327,8 +321,8 @@ def append_reports(
 
 
 def prepare(cluster: Cluster, config: AuditConfig) -> WriterSchema:
-    """Make sure of the audit topic, before there is something to report; its schema, for
-    ``report_commit``. Raises what ``Admin.create_topic`` and a look into ZooKeeper do."""
+    """Makes sure of the audit topic, before there is something to report, and returns its schema,
+    for ``report_commit``. Raises what ``Admin.create_topic`` and a look into ZooKeeper do."""
     open_audit_topic(cluster, config.topic, retention_ms=config.retention_ms)
     described = Admin(cluster).describe([config.topic], ends=False)[config.topic]
     with opened_registry(cluster, client_name="audit") as registry:
@@ -341,6 +335,24 @@ def prepare(cluster: Cluster, config: AuditConfig) -> WriterSchema:
     return schema
 
 
+def reports_of_commit(
+    config: AuditConfig,
+    *,
+    tier: Tier,
+    counter: str,
+    run: str,
+    tallies: Mapping[str, Tallies],
+    now_us: int,
+    complete_through_us: int | None = None,
+) -> list[CounterReport]:
+    """Returns the reports of a run that is over, as a commit is, with its counts by topic."""
+    counted = config.new_run(tier=tier, counter=counter, run=run)
+    for topic, windows in tallies.items():
+        counted.add(topic, windows)
+    draft = counted.draft(now_us=now_us, complete_through_us=complete_through_us, last=True)
+    return draft.reports
+
+
 def report_commit(
     cluster: Cluster,
     config: AuditConfig,
@@ -350,28 +362,20 @@ def report_commit(
     counter: str,
     run: str,
     tallies: Mapping[str, Tallies],
-    complete_through_us: int,
+    complete_through_us: int | None = None,
 ) -> None:
-    """Publish the counts, by topic, of a run that is over: of a commit. To repeat it is harmless.
+    """Publishes the counts, by topic, of a commit. To repeat it is harmless.
 
     Never raises: what was committed stays, whether or not it could be reported.
     """
-    identity = RunIdentity(
-        tier=tier,
-        counter=counter,
-        run=run,
-        interval_us=config.interval_ms * 1_000,
-        window_us=config.window_ms * 1_000,
-    )
-    counted = Run(identity)
-    for topic, windows in tallies.items():
-        counted.add(topic, windows)
-    draft = counted.draft(
-        now_us=cluster.clock.now_us(), complete_through_us=complete_through_us, last=True
-    )
+    reports = reports_of_commit(
+        config,
+        tier=tier, counter=counter, run=run, tallies=tallies,
+        now_us=cluster.clock.now_us(), complete_through_us=complete_through_us,
+    )  # fmt: skip
     try:
-        with opened_producer(cluster, config, schema) as producer:
-            append_reports(producer, config, draft.reports)
+        with _opened_producer(cluster, config, schema) as producer:
+            _append(producer, config, reports)
     except LogbusError as error:
         logger.warning(
             "The counts of %s, run %s, could not be published to %s; the audit will show its "

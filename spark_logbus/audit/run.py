@@ -6,15 +6,13 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spark_logbus.audit.counts import Tallies, WindowTally
+from spark_logbus.audit.counts import NOTHING, Tallies, WindowTally
 from spark_logbus.audit.report import CounterReport, Tier
-
-_NOTHING = WindowTally()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """What all reports of a run have in common."""
+    """Fields that all reports of a run have in common."""
 
     tier: Tier
     counter: str
@@ -25,8 +23,8 @@ class RunIdentity:
 
 @dataclass(slots=True)
 class _Window:
-    counted: WindowTally = _NOTHING
-    in_doubt: WindowTally = _NOTHING
+    counted: WindowTally = NOTHING
+    in_doubt: WindowTally = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class Run:
 
     @property
     def windows(self) -> int:
-        """How many are in memory."""
+        """Number of windows in memory."""
         return len(self._windows)
 
     @property
@@ -59,7 +57,7 @@ class Run:
         return frozenset(self._topics)
 
     def open_topic(self, topic: str, starts: Iterable[int] = ()) -> None:
-        """Name ``topic`` in all reports from now on, and in the next one the windows that begin at
+        """Names ``topic`` in all reports from now on, and in the next one the windows that begin at
         ``starts``, of which nothing is counted yet."""
         with self._lock:
             self._topics.add(topic)
@@ -68,7 +66,7 @@ class Run:
                 self._changed.add((topic, start))
 
     def add(self, topic: str, tallies: Tallies, *, in_doubt: bool = False) -> bool:
-        """Count them. False, and nothing is counted, if the run has drafted its last report."""
+        """Counts records. False, and nothing is counted, if the run has drafted its last report."""
         with self._lock:
             if self._ended:
                 return False
@@ -88,8 +86,9 @@ class Run:
     def draft(
         self, *, now_us: int, complete_through_us: int | None = None, last: bool = False
     ) -> Draft:
-        """What is new since the last draft, or that there is nothing. Both times were read before:
-        all that was published by ``complete_through_us``, or else ``now_us``, was counted."""
+        """Drafts reports of what is new since the last draft, or that there is nothing. Both times
+        were read before: all that was published by ``complete_through_us``, or else ``now_us``,
+        was counted."""
         through_us = now_us if complete_through_us is None else complete_through_us
         with self._lock:
             self._ended = self._ended or last
@@ -133,13 +132,13 @@ class Run:
         )
 
     def put_back(self, draft: Draft) -> None:
-        """Its reports may not have come to the topic: the next draft has them as well."""
+        """Has the next draft report the same again: this one may not have come to the topic."""
         with self._lock:
             self._changed |= draft.changed
 
 
 class UnderWay:
-    """What was sent and is not settled, in the order in which it was sent. Thread-safe."""
+    """Records that were sent and are not settled, in the order of sending. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -154,6 +153,6 @@ class UnderWay:
             self._since.pop(id(sent), None)
 
     def oldest_us(self, *, default_us: int) -> int:
-        """When the oldest of it was sent."""
+        """Returns when the oldest of them was sent."""
         with self._lock:
             return next((at_us for _, at_us in self._since.values()), default_us)

@@ -14,14 +14,14 @@ _NOT_YET_KNOWN: Final = 3
 
 
 def exit_code(result: AuditResult) -> int:
-    """For scripts: 0 only if all is known and well."""
+    """Returns the exit code of a command that audits: 0 only if all is known and well."""
     if result.findings:
         return _FINDINGS
     return _NOT_YET_KNOWN if result.not_yet_known else 0
 
 
 def as_objects(result: AuditResult, *, only_findings: bool = False) -> list[dict[str, Any]]:
-    """An object for each window, or for each that is not complete, and one that sums up all."""
+    """Makes an object of each window, or of each incomplete one, and one that sums up all."""
     shown = [each for each in result.windows if not (only_findings and is_complete(each))]
     return [*map(_window, shown), _summary(result)]
 
@@ -75,12 +75,12 @@ def _summary(result: AuditResult) -> dict[str, Any]:
 
 
 def is_complete(window: WindowResult) -> bool:
-    """In the topic and in each copy."""
+    """True if the window is complete in the topic and in each copy."""
     return all(verdict.status is Status.COMPLETE for verdict in window.verdicts)
 
 
 def row_of(window: WindowResult) -> dict[str, Any]:
-    """A row of a table for people."""
+    """Makes a row of a table for people."""
     return {
         "window_us": window.start_us,
         "counted": window.counted.records,
@@ -100,7 +100,7 @@ def row_of(window: WindowResult) -> dict[str, Any]:
 
 
 def _copies(window: WindowResult) -> str | None:
-    """Those that are not complete, with their verdicts."""
+    """Names the copies that are not complete, with their verdicts."""
     if not window.copies:
         return None
     wrong = [
@@ -112,7 +112,7 @@ def _copies(window: WindowResult) -> str | None:
 
 
 def sentences(result: AuditResult) -> list[str]:
-    """What stands below the table: one sentence for each that died, and for all together."""
+    """Returns the lines below the table: one for each run that died, and one for all windows."""
     lines = [
         f"{run.tier.value.capitalize()} {run.counter} has died: it reported until "
         f"{show_moment(run.through_us, timespec='seconds')} and never said that it had ended."

@@ -31,7 +31,7 @@ _BYTES: Final = 16 << 20
 
 @dataclass(slots=True)
 class TopicCounts:
-    """What is in a topic, or another place, by window."""
+    """Tallies of the records in a topic, or another place, by window."""
 
     read_at_us: int
     """All that was acknowledged by then has been counted."""
@@ -49,7 +49,7 @@ class TopicCounts:
 
 
 def snapshot_of(cluster: Cluster, topic: str) -> Snapshot:
-    """The topic's offsets now. InvalidRequestError for one that cannot be audited."""
+    """Takes a snapshot of a topic. InvalidRequestError for one that cannot be audited."""
     snapshot = take_snapshot(Admin(cluster), Topics((topic,)), missing_ok=False)
     policy = snapshot.configs[topic].get("cleanup.policy", "")
     if "compact" in policy:
@@ -72,11 +72,11 @@ class CountPlan:
     """What decodes them, of a topic with a schema."""
 
     def counts(self) -> TopicCounts:
-        """Of nothing yet."""
+        """Begins the counts, of no record yet."""
         return TopicCounts(self.read_at_us, expired_before_us=self.expired_before_us)
 
     def beyond(self, ends: Mapping[int, int]) -> list[OffsetRange]:
-        """What stands at or after ``ends``, by partition."""
+        """Cuts the ranges to the offsets at or after ``ends``, which are by partition."""
         return [
             OffsetRange(
                 each.topic_partition,
@@ -88,7 +88,7 @@ class CountPlan:
 
 
 def plan_count(cluster: Cluster, topic: str, *, since_us: int) -> CountPlan:
-    """The present records of ``topic`` from the first one of ``since_us`` or later on.
+    """Plans to count the present records of ``topic`` from the first of ``since_us`` or later on.
 
     Raises InvalidRequestError, UnknownTopicError and BrokerUnavailableError.
     """
@@ -121,7 +121,7 @@ def count_topic(
     since_us: int,
     beyond: Mapping[int, int] | None = None,
 ) -> TopicCounts:
-    """The records of ``topic`` with a time of ``since_us`` or later, up to the present ends.
+    """Counts the records of ``topic`` of ``since_us`` or later, up to the present ends.
 
     Reads the records' times and, of a topic of columns, nothing else. ``beyond`` are offsets by
     partition: what stands there and later is counted apart as well. Raises what ``plan_count`` and
@@ -144,7 +144,7 @@ def count_topic(
 
 
 def _rows_before(columns: FetchedColumns, offset: int) -> int:
-    """How many of the records stand before ``offset``."""
+    """Returns how many of the records stand before ``offset``."""
     if columns.offsets is None:
         return min(max(0, offset - columns.base_offset), columns.rows)
     return int(pc.sum(pc.less(columns.offsets, scalar(offset, pa.int64()))).as_py())
@@ -153,7 +153,7 @@ def _rows_before(columns: FetchedColumns, offset: int) -> int:
 def _expired_before_us(
     cluster: Cluster, topic_partition: TopicPartition, span: Span, values: Any
 ) -> int | None:
-    """When the first record that is left was appended, if there were others before it.
+    """Returns when the first record that is left was appended, if there were others before it.
 
     What is gone was appended before, and has times before that unless they are of the future.
     """
@@ -172,7 +172,7 @@ def _later(one: int | None, other: int | None) -> int | None:
 
 
 def _only_times(cluster: Cluster, topic: str, config: Mapping[str, str]) -> Any:
-    """A reader that decodes no value of a topic with a schema, and fetches none of columns."""
+    """Returns a reader that decodes no value of a topic with a schema, and fetches no column."""
     if VALUE_ENCODING not in config:
         return None
     # Imported here: it brings Avro, which most topics need none of.
@@ -187,8 +187,8 @@ def _only_times(cluster: Cluster, topic: str, config: Mapping[str, str]) -> Any:
 def read_reports(
     cluster: Cluster, audit_topic: str, topic: str, *, since_us: int
 ) -> list[CounterReport]:
-    """What was reported of ``topic`` from ``since_us`` on (by the clock), and by those who have met
-    no topic at all.
+    """Reads what was reported of ``topic`` from ``since_us`` on (by the clock), and the reports of
+    runs that have met no topic at all.
 
     Raises UnknownTopicError, if nobody has ever reported anything.
     """
@@ -237,7 +237,7 @@ def _met(rows: pa.RecordBatch) -> pa.Array:
 
 
 def _reports(rows: pa.RecordBatch, topic: str) -> list[CounterReport]:
-    """Those of ``topic`` and of none, of an arrow batch of reports."""
+    """Picks the reports of ``topic``, and those of no topic, from an arrow batch of reports."""
     of = rows.column("topic")
     rows = rows.filter(pc.or_(pc.is_null(of), pc.fill_null(pc.equal(of, topic), False)))
     for name in MOMENTS:

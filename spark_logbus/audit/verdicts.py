@@ -14,7 +14,7 @@ from spark_logbus.audit.counts import WindowTally, time_of
 
 
 class Status(enum.Enum):
-    """The kinds of verdicts."""
+    """Kinds of verdicts."""
 
     #: What was counted is there, once.
     COMPLETE = "complete"
@@ -36,7 +36,7 @@ class Status(enum.Enum):
     EXPIRED = "not comparable any more"
 
 
-#: Those that an operator has to look at.
+#: Verdicts that an operator has to look at.
 FINDINGS: Final = frozenset(
     {
         Status.MISSING, Status.TOO_MANY, Status.EXCHANGED, Status.IN_DOUBT, Status.UNCOUNTED,
@@ -61,7 +61,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What counters have reported of one window."""
+    """Reports of all counters on one window."""
 
     counted: WindowTally = WindowTally()
     in_doubt: WindowTally = WindowTally()
@@ -85,7 +85,7 @@ class Expected:
 
 
 def judge(expected: Expected, found: WindowTally, *, start_us: int, window_us: int) -> Verdict:
-    """Of the window in which ``found`` is there."""
+    """Judges a window in which the records of ``found`` are."""
     difference = found - expected.counted
     at_us = time_of(difference, start_us=start_us, window_us=window_us)
     if difference.records < 0:
@@ -98,7 +98,7 @@ def judge(expected: Expected, found: WindowTally, *, start_us: int, window_us: i
 
 
 def _of_enough(expected: Expected, more: WindowTally, at_us: int | None) -> Verdict:
-    """All that was acknowledged is there, and ``more``."""
+    """Judges a window in which all acknowledged records are, and ``more``."""
     if expected.gap or (expected.unplaced and more):
         return Verdict(Status.GAP, more.records)
     if expected.pending or (expected.behind and more):

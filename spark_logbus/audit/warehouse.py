@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_logbus.audit.auditing import Place, not_loaded
+from spark_logbus.audit.auditing import Place
 from spark_logbus.audit.comparison import Copy
-from spark_logbus.audit.counts import tally_times
-from spark_logbus.audit.topic import TopicCounts
+from spark_logbus.audit.counts import Tallies, WindowTally, tally_times
+from spark_logbus.audit.topic import TopicCounts, count_topic
 from spark_logbus.client import Cluster
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition
@@ -40,14 +39,14 @@ OffsetSpan = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What the commit files of a warehouse say: offsets that are in, by partition."""
+    """Offsets that are in a warehouse, by partition, as its commit files say."""
 
     spans: dict[int, list[OffsetSpan]] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def from_commits(cls, commits: Sequence[str]) -> Loads:
-        """Of commit files in their order. InvalidRequestError for what is none."""
+        """Reads commit files in their order. InvalidRequestError for a text that is none."""
         spans: dict[int, list[OffsetSpan]] = {}
         ends: dict[int, int] = {}
         for text in commits:
@@ -64,75 +63,68 @@ class Loads:
 
 
 def local_warehouse(cluster: Cluster, topic: str, directory: Path) -> Place:
-    """The warehouse under ``directory``, as ``--warehouse`` of a load names it.
+    """Makes a place of the warehouse under ``directory``, as ``--warehouse`` of a load names it.
     InvalidRequestError if no load was ever committed there."""
     path = directory / topic
     commits = sorted((path / "_logbus" / "loads").glob("*.json"))
-    if not commits:
-        raise InvalidRequestError(
-            f"{path} is no warehouse of {topic}: no load has been committed there. Name the "
-            "directory that was given to load_warehouse.py as --warehouse."
-        )
-    loads = Loads.from_commits([commit.read_text() for commit in commits])
+    loads = loads_of(str(path), topic, [commit.read_text() for commit in commits])
 
     def read(window_us: int, since_us: int) -> Copy:
         rows = rows_of(path)
         partitions, offsets = (_numbers(rows.column(name)) for name in ("partition", "offset"))
         times = rows.column("timestamp").combine_chunks().cast(pa.timestamp("us", "UTC"))
-        beyond = not_loaded(cluster, topic, loads.ends, window_us=window_us, since_us=since_us)
-        counts = TopicCounts(
-            beyond.read_at_us,
-            {
-                start: tally
-                for start, tally in tally_times(times, window_us=window_us).items()
-                if start >= since_us
-            },
+        in_topic = count_topic(
+            cluster, topic, window_us=window_us, since_us=since_us, beyond=loads.ends
         )
+        tallies = tally_times(times, window_us=window_us)
         return Copy(
             name=f"warehouse {directory}",
-            counts=counts,
-            not_yet=beyond.beyond,
+            counts=TopicCounts(in_topic.read_at_us, since(tallies, since_us)),
+            not_yet=in_topic.beyond,
             notes=tuple(offset_notes(topic, partitions, offsets, _numbers(times), loads)),
         )
 
-    return Place(str(directory), read)
+    return read
+
+
+def loads_of(path: str, topic: str, commits: Sequence[str]) -> Loads:
+    """Reads the commit files of the warehouse at ``path``. InvalidRequestError if there is none."""
+    if not commits:
+        raise InvalidRequestError(
+            f"{path} is no warehouse of {topic}: no load has been committed there. Name the "
+            "directory that was given to load_warehouse.py as --warehouse."
+        )
+    return Loads.from_commits(commits)
+
+
+def since(tallies: Tallies, since_us: int) -> dict[int, WindowTally]:
+    """Returns the tallies of the windows that begin at ``since_us`` or later."""
+    return {start: tally for start, tally in tallies.items() if start >= since_us}
 
 
 def rows_of(path: Path) -> pa.Table:
-    """Partition, offset and timestamp of all records in a topic's directory of a warehouse."""
+    """Reads partition, offset and timestamp of all records in a topic's directory of a warehouse.
+
+    A layout may divide by partition or offset, which then stand in the names of directories alone.
+    """
     # Imported here: who audits no warehouse does without.
-    import pyarrow.parquet as pq
-    from pyarrow import orc
+    from pyarrow import dataset
 
-    tables = [_COLUMNS.empty_table()]
-    for file in _files(path):
-        named = _in_directories(file.relative_to(path))
-        inside = [name for name in _COLUMNS.names if name not in named]
-        opened = orc.ORCFile(file) if file.suffix == ".orc" else pq.ParquetFile(file)
-        table = opened.read(columns=inside).select(inside)
-        tables.append(
-            pa.table(
-                [
-                    pa.array([named[name]] * table.num_rows).cast(kind)
-                    if name in named
-                    else table.column(name).cast(kind)
-                    for name, kind in zip(_COLUMNS.names, _COLUMNS.types, strict=True)
-                ],
-                schema=_COLUMNS,
-            )
-        )
-    return pa.concat_tables(tables)
-
-
-def _in_directories(file: Path) -> dict[str, str]:
-    """The columns by which a layout divides, which stand in the names of directories alone. Of
-    those that are read here a partition or an offset can be one, as whole numbers."""
-    pairs = (part.partition("=") for part in file.parts[:-1])
-    return {unquote(name): unquote(value) for name, equals, value in pairs if equals}
+    files = _files(path)
+    return pa.concat_tables(
+        dataset.dataset(
+            [str(file) for file in files if file.suffix == suffix],
+            schema=_COLUMNS,
+            format=suffix[1:],
+            partitioning=dataset.HivePartitioning(_COLUMNS),
+            partition_base_dir=str(path),
+        ).to_table()
+        for suffix in (".parquet", ".orc")
+    )
 
 
 def _files(path: Path) -> list[Path]:
-    """Of all records that are in, in any layout; those whose values did not decode stand apart."""
+    """Returns the files of all records, in any layout; dead letters are in a directory apart."""
     apart = path / "_logbus"
     visible = (each for each in path.rglob("part-*") if apart not in each.parents)
     return sorted([*visible, *apart.glob("dead_letters/part-*")])
@@ -150,8 +142,8 @@ def offset_notes(
     times: npt.NDArray[np.int64],
     loads: Loads,
 ) -> list[str]:
-    """A sentence for each partition with offsets that are there twice, and with some that are
-    missing."""
+    """Makes a sentence for each partition with offsets that are there twice, and one for each with
+    missing ones."""
     notes = []
     for partition in sorted(loads.spans):
         own = np.flatnonzero(partitions == partition)
@@ -169,8 +161,8 @@ def offset_notes(
 def doubled_note(
     topic_partition: TopicPartition, some: Sequence[tuple[int, int]], *, count: int
 ) -> list[str]:
-    """The sentence about ``count`` offsets that are there more than once, some of them with their
-    times; none where there is none."""
+    """Makes the sentence about ``count`` offsets that are there more than once, some of them with
+    their times; none where there is none."""
     if not count:
         return []
     shown = ", ".join(f"{offset:,} (of {show_moment(at)})" for offset, at in some)
@@ -182,7 +174,7 @@ def doubled_note(
 
 
 def missing_note(topic_partition: TopicPartition, missing: Sequence[OffsetSpan]) -> list[str]:
-    """Likewise about offsets that are not there."""
+    """Makes the sentence about offsets that are not there; none where there is none."""
     count = sum(end - start for start, end in missing)
     if not count:
         return []
@@ -198,7 +190,7 @@ def missing_note(topic_partition: TopicPartition, missing: Sequence[OffsetSpan])
 
 
 def missing_offsets(there: npt.NDArray[np.int64], spans: Sequence[OffsetSpan]) -> list[OffsetSpan]:
-    """The parts of ``spans`` of which none is ``there``, where offsets are sorted."""
+    """Returns the parts of ``spans`` without an offset that is ``there``, in rising order."""
     found: list[OffsetSpan] = []
     for start, end in sorted(spans):
         inside = there[np.searchsorted(there, start) : np.searchsorted(there, end)]

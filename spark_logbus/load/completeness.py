@@ -12,9 +12,16 @@ from spark_logbus.audit.auditing import Place
 from spark_logbus.audit.comparison import Copy
 from spark_logbus.audit.counts import WindowTally
 from spark_logbus.audit.topic import TopicCounts, plan_count
-from spark_logbus.audit.warehouse import SHOWN, Loads, OffsetSpan, doubled_note, missing_note
+from spark_logbus.audit.warehouse import (
+    SHOWN,
+    Loads,
+    OffsetSpan,
+    doubled_note,
+    loads_of,
+    missing_note,
+    since,
+)
 from spark_logbus.client import Cluster
-from spark_logbus.errors import InvalidRequestError
 from spark_logbus.load.errors import translated
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.read.reading import options_of
@@ -34,7 +41,7 @@ class SparkCounts:
         self._topic = topic
 
     def count(self, window_us: int, since_us: int) -> TopicCounts:
-        """What is in the topic, from ``since_us`` on."""
+        """Counts the records of the topic from ``since_us`` on."""
         plan = plan_count(self._cluster, self._topic, since_us=since_us)
         counts = plan.counts()
         counts.tallies = self._in_ranges(plan.ranges, window_us)
@@ -50,13 +57,7 @@ class SparkCounts:
     def warehouse(self, root: str) -> Place:
         """The warehouse under ``root``. InvalidRequestError if no load was ever committed there."""
         warehouse = Warehouse(self._spark, root, self._topic)
-        texts = warehouse.commit_texts()
-        if not texts:
-            raise InvalidRequestError(
-                f"{warehouse.path} is no warehouse of {self._topic}: no load has been committed "
-                "there. Name the directory that was given to load_warehouse.py as --warehouse."
-            )
-        loads = Loads.from_commits(texts)
+        loads = loads_of(warehouse.path, self._topic, warehouse.commit_texts())
 
         def read(window_us: int, since_us: int) -> Copy:
             plan = plan_count(self._cluster, self._topic, since_us=since_us)
@@ -66,19 +67,17 @@ class SparkCounts:
                 notes = _offset_notes(frame, self._topic, loads)
             return Copy(
                 name=f"warehouse {root}",
-                counts=TopicCounts(
-                    plan.read_at_us,
-                    {start: tally for start, tally in tallies.items() if start >= since_us},
-                ),
+                counts=TopicCounts(plan.read_at_us, since(tallies, since_us)),
                 not_yet=self._in_ranges(plan.beyond(loads.ends), window_us),
                 notes=tuple(notes),
             )
 
-        return Place(root, read)
+        return read
 
 
 def _offset_notes(frame: DataFrame, topic: str, loads: Loads) -> list[str]:
-    """As ``audit.warehouse.offset_notes``. Looks for what is missing only where numbers differ."""
+    """Does what ``audit.warehouse.offset_notes`` does. Looks for missing offsets only where numbers
+    differ."""
     rows = (
         frame.groupBy("partition", "offset")
         .agg(F.count(F.lit(1)).alias("rows"), F.min(F.unix_micros("timestamp")).alias("at_us"))

@@ -5,26 +5,30 @@ from typing import TYPE_CHECKING
 from spark_logbus.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from spark_logbus.mirror.administration import forget_topic
+    from spark_logbus.mirror.administration import (
+        TranslatedPosition,
+        forget_topic,
+        translate_group,
+    )
     from spark_logbus.mirror.audit import mirror_places
-    from spark_logbus.mirror.config import MirrorConfig
-    from spark_logbus.mirror.groups import TranslatedPosition, translate_group
-    from spark_logbus.mirror.opening import open_mirror, source_at
-    from spark_logbus.mirror.renaming import Renaming
+    from spark_logbus.mirror.config import MirrorConfig, Renaming
     from spark_logbus.mirror.round import Mirror, PartitionLag, RoundReport
-    from spark_logbus.mirror.run import Listener, MirrorProgress, run_mirror
+    from spark_logbus.mirror.run import (
+        Listener,
+        MirrorProgress,
+        open_mirror,
+        run_mirror,
+        source_at,
+    )
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "administration": "forget_topic",
+            "administration": "TranslatedPosition forget_topic translate_group",
             "audit": "mirror_places",
-            "config": "MirrorConfig",
-            "groups": "TranslatedPosition translate_group",
+            "config": "MirrorConfig Renaming",
             "round": "Mirror PartitionLag RoundReport",
-            "opening": "open_mirror source_at",
-            "renaming": "Renaming",
-            "run": "Listener MirrorProgress run_mirror",
+            "run": "Listener MirrorProgress open_mirror run_mirror source_at",
         },
     )
 

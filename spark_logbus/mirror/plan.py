@@ -1,7 +1,16 @@
-"""What a round is to copy. Pure."""
+"""What a round is to copy, and the numbers of its writes. Pure.
+
+A round's decision stands in the atomic writer's state with the number of its write alone. The plan
+stands in the mirror's. Should the two not belong together, as when one was restored from a backup,
+that has to be noticed, so the number of a write tells which plan it carries out, and if it does::
+
+    bit  43       23        1        0
+         | token  | attempt | closes |
+"""
 
 from __future__ import annotations
 
+import secrets
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +20,13 @@ from spark_logbus.coordination.mirrors import Audited, MirroredTopic, PlannedRou
 from spark_logbus.errors import DataLossError, TopicRecreatedError
 from spark_logbus.mirror.source.source import SourceTopic
 from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.record.stage_id import WRITE_BITS
 
 # Its plan is one node of ZooKeeper, its decision another. Others have their turn in the next round.
 MAX_PARTITIONS: Final = 1_000
+
+TOKEN_BITS: Final = 20
+_ATTEMPT_BITS: Final = WRITE_BITS - TOKEN_BITS - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +40,8 @@ class NewRecords:
 def new_records(
     known: Mapping[str, MirroredTopic], found: Mapping[str, SourceTopic], *, allow_gaps: bool
 ) -> NewRecords:
-    """What the source has beyond the copy. Raises TopicRecreatedError for a topic that is another
-    one by now, DataLossError for records that went before they were copied (but with
+    """Finds what the source has beyond the copy. Raises TopicRecreatedError for a topic that is
+    another one by now, DataLossError for records that went before they were copied (but with
     ``allow_gaps``), and for a log that ends before the copy does."""
     ranges: list[OffsetRange] = []
     lost: list[OffsetRange] = []
@@ -68,8 +81,8 @@ def new_records(
 def unreadable(
     round_: PlannedRound, known: Mapping[str, MirroredTopic], found: Mapping[str, SourceTopic]
 ) -> list[OffsetRange]:
-    """The ranges of a plan that cannot be read as they were planned: their topic is gone, is
-    another one, or was forgotten, or their records are not all there any more."""
+    """Returns the ranges of a plan that cannot be read as they were planned: their topic is gone,
+    is another one, or was forgotten, or their records are not all there any more."""
     gone = []
     for each in round_.ranges:
         name, partition = each.topic_partition.topic, each.topic_partition.partition
@@ -88,7 +101,7 @@ def unreadable(
 
 
 def require_same(name: str, known: MirroredTopic, found: SourceTopic) -> None:
-    """TopicRecreatedError for another topic of that name."""
+    """Raises TopicRecreatedError for another topic of that name."""
     if known.topic_id != found.topic_id:
         raise TopicRecreatedError(
             f"The topic {name} was deleted and created again in the source since it was copied "
@@ -101,7 +114,7 @@ def require_same(name: str, known: MirroredTopic, found: SourceTopic) -> None:
 def in_turn(
     ranges: Sequence[OffsetRange], *, after: TopicPartition | None, most: int = MAX_PARTITIONS
 ) -> list[OffsetRange]:
-    """At most so many, beginning with the partition that follows the last of the round before."""
+    """Picks ``most`` ranges, from the partition on that follows the last of the round before."""
     if after is None or len(ranges) <= most:
         return list(ranges[:most])
     first = bisect_right(ranges, after, key=lambda each: each.topic_partition)
@@ -123,7 +136,7 @@ def planned(
 def audited(
     topics: Mapping[str, MirroredTopic], number: int, *, audit: bool, looked_us: int
 ) -> dict[str, MirroredTopic]:
-    """The entries of the topics of which the round of this ``number`` copies, and is counted or
+    """Returns the entries of the topics of which the round of this ``number`` copies, counted or
     not. The source was looked at after ``looked_us``: what has come since is in no round before."""
     return {
         name: replace(entry, audited=_audited(entry, number, looked_us) if audit else None)
@@ -138,12 +151,25 @@ def _audited(entry: MirroredTopic, number: int, looked_us: int) -> Audited:
     return Audited(number, 0 if is_new else looked_us)
 
 
-def shares(sizes: Mapping[OffsetRange, int], *, max_bytes: int) -> dict[OffsetRange, int]:
-    """The bytes that each range gets, where together they are to have about ``max_bytes``: small
-    ones all of theirs, the others equal parts of what is left."""
-    left, given = max_bytes, {}
-    by_size = sorted(sizes, key=lambda each: (sizes[each], each))
-    for number, each in enumerate(by_size):
-        given[each] = min(sizes[each], max(1, left // (len(by_size) - number)))
-        left -= given[each]
-    return given
+# -- numbers of writes --------------------------------------------------------------------
+
+
+def new_token() -> int:
+    """Draws the token of a plan."""
+    return secrets.randbits(TOKEN_BITS)
+
+
+def new_write(token: int, *, closes: bool = False) -> int:
+    """Draws the number of another attempt to carry out the plan with that token; one that
+    ``closes`` its round writes nothing."""
+    return token << _ATTEMPT_BITS + 1 | secrets.randbits(_ATTEMPT_BITS) << 1 | closes
+
+
+def is_of(write: int, token: int) -> bool:
+    """True if the write carries out the plan with that token, or closes its round."""
+    return write >> _ATTEMPT_BITS + 1 == token
+
+
+def closes_round(write: int) -> bool:
+    """True if the write says that nothing of its plan is carried out."""
+    return bool(write & 1)

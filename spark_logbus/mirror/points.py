@@ -57,12 +57,12 @@ class Translation:
 
 
 def limit_for(partitions: int) -> int:
-    """The points that a partition of a topic with so many can have."""
+    """Returns how many points a partition of a topic with so many partitions can have."""
     return max(3, min(MAX_POINTS, _POINTS_BYTES // (_POINT_BYTES * max(1, partitions))))
 
 
 def add_run(runs: list[CopiedRun], run: CopiedRun) -> None:
-    """Put a run behind the others; dense ones that follow each other are one."""
+    """Puts a run behind the others; dense ones that follow each other become one."""
     last = runs[-1] if runs else None
     if last is not None and last.dense and run.dense and last.end == run.start:
         runs[-1] = CopiedRun(last.start, run.end, last.records + run.records)
@@ -77,7 +77,7 @@ def points_of_round(
     placed: Sequence[PlacedRun],
     high_watermark: int,
 ) -> list[Point]:
-    """The points that a round adds which copied a range of offsets.
+    """Returns the points that a round adds which copied a range of offsets.
 
     ``runs`` is what was read of it; None where an earlier process has done it, of which that is not
     known. ``placed`` is where its records lie in the target, which ends at ``high_watermark``.
@@ -97,8 +97,8 @@ def points_of_round(
 
 
 def extended(points: Sequence[Point], more: Iterable[Point], *, limit: int) -> tuple[Point, ...]:
-    """All of them without those that say nothing new, and without the oldest but the first where
-    there are more than ``limit``."""
+    """Adds points, without those that say nothing new; where there are more than ``limit``, the
+    oldest but the first go."""
     found = list(points)
     for point in more:
         if point == found[-1]:
@@ -111,7 +111,7 @@ def extended(points: Sequence[Point], more: Iterable[Point], *, limit: int) -> t
 
 
 def translated(points: Sequence[Point], offset: int) -> Translation:
-    """Where in the target who has read the source up to ``offset`` goes on."""
+    """Translates a position in the source into one in the target."""
     number = bisect_left(points, offset, key=attrgetter("source"))
     if number == len(points):
         return Translation(points[-1].target, ahead=offset - points[-1].source)

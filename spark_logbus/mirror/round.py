@@ -46,20 +46,35 @@ from spark_logbus.errors import (
     LogbusError,
 )
 from spark_logbus.mirror.administration import mirror_lock
+from spark_logbus.mirror.audit import RoundReports
 from spark_logbus.mirror.config import MirrorConfig
-from spark_logbus.mirror.plan import audited, in_turn, new_records, planned, unreadable
+from spark_logbus.mirror.plan import (
+    audited,
+    closes_round,
+    in_turn,
+    is_of,
+    new_records,
+    new_token,
+    new_write,
+    planned,
+    unreadable,
+)
 from spark_logbus.mirror.points import (
     PlacedRun,
     extended,
     limit_for,
     points_of_round,
 )
-from spark_logbus.mirror.reports import RoundReports
 from spark_logbus.mirror.schemas import SchemaCopier
 from spark_logbus.mirror.source.source import NO_SCHEMAS, MirrorSource, SourceTopic, TargetSchemaIds
-from spark_logbus.mirror.staging import ATTEMPT, CopiedPartition, StagedRound, Stager
+from spark_logbus.mirror.staging import (
+    ATTEMPT,
+    CopiedPartition,
+    StagedRound,
+    in_target,
+    stage_round,
+)
 from spark_logbus.mirror.targets import Targets
-from spark_logbus.mirror.write_numbers import closes_round, is_of, new_token, new_write
 from spark_logbus.model import Earliest, Latest, LostOffsets, OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Span
 from spark_logbus.record.stage_id import stage_id
@@ -70,7 +85,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far the copy of a partition is: up to ``position``, where the source ends at ``end``.
+    """Progress of the copy of a partition: up to ``position``, where the source ends at ``end``.
     ``copied_us`` is when what was copied last came to the source, None if that was before this
     process began; ``lost`` are ranges of offsets whose records the source has given up."""
 
@@ -122,7 +137,6 @@ class Mirror:
         self._mirrors = Mirrors(session)
         self._reports = RoundReports(target, name=config.name)
         self._stopping = threading.Event()
-        self._stager = Stager(source, target, readers=config.readers, stopping=self._stopping)
         self._run = ""
         self._lock = mirror_lock(session, config.name, doing=f"a mirror of {source.name}")
         self._state = MirrorState(source.name, PlannedRound(), {})
@@ -155,7 +169,7 @@ class Mirror:
             logger.warning("The mirror's lock goes with its ZooKeeper session: %s", failure)
 
     def stop(self) -> None:
-        """Break off what is being staged; for any thread. A commit under way is finished."""
+        """Breaks off what is being staged; for any thread. A commit under way is finished."""
         self._stopping.set()
 
     @property
@@ -166,7 +180,7 @@ class Mirror:
     # -- rounds ---------------------------------------------------------------------------
 
     def copy_round(self) -> RoundReport | None:
-        """Do the round that stands, or one of what is new; None if nothing is.
+        """Does the round that stands, or one of what is new; None if nothing is.
 
         Raises what the clusters meet, LockHeldError when another process has the mirror, and
         DataLossError, TopicRecreatedError and InvalidRequestError where what is asked for cannot
@@ -183,7 +197,7 @@ class Mirror:
         return self.note_round(self.commit_round(staged), staged)
 
     def plan_round(self) -> bool:
-        """Plan what is new; False if nothing is."""
+        """Plans what is new; False if nothing is."""
         looked_us = self._target.clock.now_us()
         found = self._source.topics(self.config.topics)
         names = self.config.renaming.targets(found)
@@ -210,16 +224,16 @@ class Mirror:
         return bool(ranges)
 
     def stage_round(self) -> StagedRound:
-        """Read and stage the round that is planned, and its counts if it was planned with them,
+        """Reads and stages the round that is planned, and its counts if it was planned with them,
         whatever this process is to do later."""
         round_, topics = self._state.round, self._state.topics
         write = new_write(round_.token)
         is_audited = any(topics[name].audited is not None for name in round_.topic_ids)
         try:
-            return self._stager.stage(
-                round_, topics, self._schema_ids,
-                write=write,
-                identity=self._identity(),
+            return stage_round(
+                self._source, self._target, round_, topics, self._schema_ids,
+                readers=self.config.readers, stopping=self._stopping,
+                write=write, identity=self._identity(),
                 reports=self._reports if is_audited else None,
             )  # fmt: skip
         except BaseException:
@@ -229,7 +243,7 @@ class Mirror:
             raise
 
     def commit_round(self, staged: StagedRound) -> Commit:
-        """Have the round decided, with what was staged unless it was decided before."""
+        """Has the round decided, with what was staged unless it was decided before."""
         try:
             self._lock.check()
         except LockHeldError as error:
@@ -240,7 +254,7 @@ class Mirror:
         return self._commit(staged.write, [staged.task])
 
     def note_round(self, commit: Commit, staged: StagedRound | None) -> RoundReport:
-        """Write down how far the copy has come. ``staged`` is None where another process did it.
+        """Writes down how far the copy has come. ``staged`` is None where another process did it.
         BrokerUnavailableError while not all of the round is visible."""
         self._require_own(commit)
         if not commit.visible:
@@ -268,7 +282,7 @@ class Mirror:
     # -- how far it is --------------------------------------------------------------------
 
     def lags(self) -> list[PartitionLag]:
-        """Of each partition, as of the last look at the source."""
+        """Returns how far each partition is, as of the last look at the source."""
         found = []
         for name, topic in sorted(self._found.items()):
             entry = self._state.topics.get(name)
@@ -293,7 +307,7 @@ class Mirror:
         )
 
     def _hold(self) -> None:
-        """Make sure of the lock, and of the state. After a lost session the lock is taken again,
+        """Makes sure of the lock, and of the state. After a lost session the lock is taken again,
         unless somebody has it."""
         try:
             self._lock.check()
@@ -316,7 +330,8 @@ class Mirror:
             self._state, self._known = after, True
 
     def _settle_standing(self) -> RoundReport | None:
-        """The round that stands, if it is decided; None if it is to be done, or planned anew."""
+        """Returns the round that stands, if it is decided; None if it is to be done or planned
+        anew."""
         commit = self._writes.find_committed(self._identity())
         if commit is not None:
             return self.note_round(commit, None)
@@ -335,8 +350,8 @@ class Mirror:
         return None
 
     def _require_own(self, commit: Commit) -> None:
-        """The commit is of the plan that stands, unless ZooKeeper's nodes of the mirror are not
-        those that it wrote last."""
+        """Raises DataLossError if the commit is not of the plan that stands: ZooKeeper's nodes of
+        the mirror are not those that it wrote last."""
         now = self._state.round
         if commit.version != now.number or not is_of(commit.write, now.token):
             raise DataLossError(
@@ -347,7 +362,7 @@ class Mirror:
             )
 
     def _require_apart(self, names: Mapping[str, str]) -> None:
-        """Its counts are not to go into a topic that is a copy."""
+        """Refuses to publish counts into a topic that is a copy."""
         copied = next((name for name, to in names.items() if to == RoundReports.topic), None)
         if self.config.audit and copied is not None:
             raise InvalidRequestError(
@@ -368,11 +383,11 @@ class Mirror:
     def _with_points(
         self, done: PlannedRound, write: int, staged: StagedRound | None
     ) -> dict[str, MirroredTopic]:
-        """The entries of the round's topics with the points that it adds."""
+        """Returns the entries of the round's topics with the points that it adds."""
         known = self._state.topics  # but for one that was forgotten meanwhile
         topics = {name: known[name] for name in done.topic_ids if name in known}
         ranges = [each for each in done.ranges if _is_open(each, topics)]
-        targets = {each: _in_target(each, topics) for each in ranges}
+        targets = {each: in_target(each.topic_partition, topics) for each in ranges}
         ids = {entry.target: entry.target_id for entry in topics.values()}
         ends = self._admin.list_offsets(dict.fromkeys(targets.values(), Latest()), topic_ids=ids)
         points: dict[str, dict[int, tuple[Point, ...]]] = {
@@ -393,7 +408,7 @@ class Mirror:
     def _placed(
         self, target: TopicPartition, start: int, end: int, write: int, part: CopiedPartition | None
     ) -> list[PlacedRun]:
-        """Where the records of a write lie in the target, which ended at ``start`` before it."""
+        """Finds where the records of a write lie in the target, which ended at ``start`` before."""
         if part is not None and end - start == part.records:
             return [PlacedRun(0, part.records, start)]  # nobody else has appended anything
         first = self._admin.list_offsets({target: Earliest()})[target] or 0
@@ -413,11 +428,7 @@ class Mirror:
         return placed
 
 
-def _in_target(each: OffsetRange, topics: Mapping[str, MirroredTopic]) -> TopicPartition:
-    return TopicPartition(topics[each.topic_partition.topic].target, each.topic_partition.partition)
-
-
 def _is_open(each: OffsetRange, topics: Mapping[str, MirroredTopic]) -> bool:
-    """False of a range that was noted by an earlier process, which did not come to the end."""
+    """False for a range that was noted by an earlier process, which did not come to the end."""
     entry = topics.get(each.topic_partition.topic)
     return entry is not None and entry.points[each.topic_partition.partition][-1].source < each.end

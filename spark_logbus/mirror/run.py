@@ -1,11 +1,15 @@
-"""Runs a mirror round after round, through times in which a cluster is away."""
+"""Opens a mirror with the clusters that it needs, and runs it round after round, through times in
+which a cluster is away."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
+from spark_logbus.client import ClientConfig, Cluster
 from spark_logbus.errors import (
     LockHeldError,
     LogbusError,
@@ -14,10 +18,20 @@ from spark_logbus.errors import (
     StagedDataLostError,
     UnknownProducerError,
 )
+from spark_logbus.mirror.config import MirrorConfig
 from spark_logbus.mirror.round import Mirror, PartitionLag, RoundReport
+from spark_logbus.mirror.schemas import SchemaCopier
+from spark_logbus.mirror.source.logbus import LogbusSource
+from spark_logbus.mirror.source.source import MirrorSource
 from spark_logbus.mirror.staging import StoppedError
 from spark_logbus.model import TopicPartition
-from spark_logbus.retry import Backoff
+from spark_logbus.retry import Backoff, RetryPolicy
+from spark_logbus.zookeeper import Session
+
+T = TypeVar("T")
+
+# What fails for longer is told, and tried again by the mirror itself.
+CLIENT: Final = ClientConfig(client_id="mirror", retry_deadline_ms=15_000)
 
 # What was staged is gone, as with the disk of a broker: the round is done anew. Or what was to be
 # read is: the next try finds out, and says what is lost.
@@ -29,9 +43,88 @@ _DONE_ANEW: Final = (
 )
 
 
+# -- opening ------------------------------------------------------------------------------
+
+
+@contextmanager
+def source_at(
+    *, zookeeper: str | None = None, kafka: str | None = None, client: ClientConfig = CLIENT
+) -> Iterator[MirrorSource]:
+    """Opens the source at one of two addresses. Raises what connecting does, and ConfigError where
+    the library for Kafka is not installed."""
+    if kafka is not None:
+        # Imported here: it is there only with the extra kafka.
+        from spark_logbus.mirror.source.kafka import KafkaSource
+
+        source = KafkaSource(kafka)
+        try:
+            source.connect()
+            yield source
+        finally:
+            source.close()
+        return
+    with _logbus_at(zookeeper, client, name="mirror") as (cluster, session):
+        yield LogbusSource(cluster, session)
+
+
+@contextmanager
+def _logbus_at(
+    zookeeper: str | None, client: ClientConfig, *, name: str
+) -> Iterator[tuple[Cluster, Session]]:
+    with (
+        Cluster.from_zookeeper(zookeeper, client) as cluster,
+        Session(str(cluster.zookeeper), client_name=name, expects_cluster=True) as session,
+    ):
+        yield cluster, session
+
+
+@contextmanager
+def open_mirror(
+    config: MirrorConfig,
+    *,
+    target: str,
+    zookeeper: str | None = None,
+    kafka: str | None = None,
+    client: ClientConfig = CLIENT,
+) -> Iterator[Mirror]:
+    """Opens a mirror into the cluster of the ZooKeeper at ``target``, from the one at ``zookeeper``
+    or from a ``kafka`` at these bootstrap servers; it holds its lock. LockHeldError says who runs
+    it already. ``client`` has the settings of its connections to logbus.
+
+    A cluster that is away is waited for, and a warning says so. After ``config.give_up_ms`` of
+    that the last error is raised, with the name of the side that did not answer.
+    """
+    patience = RetryPolicy(limit_s=config.give_up_ms / 1000)
+    with ExitStack() as open_:
+
+        def connected(side: str, to: Callable[[], AbstractContextManager[T]]) -> T:
+            """Connects to all of a cluster at once, so that it is waited for once."""
+            return patience.retry(f"Connecting to the {side}", lambda: open_.enter_context(to()))
+
+        source: MirrorSource
+        there = None
+        if kafka is None:
+            cluster, there = connected(
+                "source", lambda: _logbus_at(zookeeper, client, name="mirror")
+            )
+            source = LogbusSource(cluster, there)
+        else:
+            source = connected("source", lambda: source_at(kafka=kafka))
+        into, session = connected(
+            "target", lambda: _logbus_at(target, client, name=f"mirror-{config.name}")
+        )
+        schemas = None if there is None else SchemaCopier(there, session)
+        yield open_.enter_context(
+            Mirror(config, source=source, target=into, session=session, schemas=schemas)
+        )
+
+
+# -- running ------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class MirrorProgress:
-    """After a round, or after a look that found nothing new (``round`` is None)."""
+    """Progress after a round, or after a look that found nothing new (``round`` is None)."""
 
     round: RoundReport | None
     lags: list[PartitionLag]
@@ -45,18 +138,18 @@ class Listener:
     """Hears how a run goes; what it does not override it does not care about."""
 
     def progressed(self, progress: MirrorProgress) -> None:
-        """A round is over, or there is nothing new."""
+        """Hears that a round is over, or that there is nothing new."""
 
     def failed(self, error: LogbusError) -> None:
-        """Something failed that is tried again until it succeeds; said once for each reason."""
+        """Hears of a failure that is tried again until it succeeds, once for each reason."""
 
     def recovered(self) -> None:
-        """It goes on after failures."""
+        """Hears that the mirror goes on after failures."""
 
 
 def run_mirror(mirror: Mirror, *, once: bool, listener: Listener) -> int:
-    """Copy until ``mirror.stop`` is called, or, ``once``, all that the source had at the start; the
-    number of records that were copied.
+    """Copies until ``mirror.stop`` is called, or, ``once``, all that the source had at the start;
+    returns the number of records that were copied.
 
     Raises what no retry can mend, LockHeldError when another process has the mirror, and with
     ``once`` what has failed for ``give_up_ms``.
@@ -106,7 +199,7 @@ class _Runner:
         )
 
     def _reached(self, report: RoundReport | None) -> bool:
-        """Whether all is copied that was there at the first look."""
+        """True if all is copied that was there at the first look."""
         lags = self._mirror.lags()
         if self._goals is None and lags:
             self._goals = {lag.topic_partition: lag.end for lag in lags}
@@ -118,7 +211,7 @@ class _Runner:
         )
 
     def _wait_after(self, error: LogbusError) -> None:
-        """Pause before the next try. Raises what another try cannot mend."""
+        """Pauses before the next try. Raises what another try cannot mend."""
         now = time.monotonic()
         mendable = error.retriable or isinstance(error, _DONE_ANEW)
         if not mendable or isinstance(error, LockHeldError):

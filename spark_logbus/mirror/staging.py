@@ -6,11 +6,10 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from spark_logbus.audit.counts import WindowTally, add
 from spark_logbus.client import (
-    AppendedRange,
     Cluster,
     Producer,
     ProducerConfig,
@@ -20,8 +19,8 @@ from spark_logbus.client import (
 from spark_logbus.client.schemas.topic import WriterSchema
 from spark_logbus.coordination.mirrors import MirroredTopic, PlannedRound
 from spark_logbus.errors import BrokerUnavailableError
+from spark_logbus.mirror.audit import RoundReports, tally_encoded
 from spark_logbus.mirror.points import CopiedRun, add_run
-from spark_logbus.mirror.reports import RoundReports, tally_encoded
 from spark_logbus.mirror.source.source import NO_SCHEMAS, MirrorSource, TargetSchemaIds
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record.stage_id import stage_id
@@ -40,8 +39,8 @@ class StoppedError(BrokerUnavailableError):
 
 @dataclass(slots=True)
 class CopiedPartition:
-    """What was read of a range: runs of records, bytes, and when the last one came to the source;
-    None if there was none. ``tallies`` are of an audited round."""
+    """Records that were read of a range: their runs and bytes, and when the last one came to the
+    source; None if there was none. ``tallies`` are of an audited round."""
 
     runs: list[CopiedRun] = field(default_factory=list)
     size_bytes: int = 0
@@ -62,103 +61,74 @@ class StagedRound:
     task: StagedTask
 
 
-class Stager:
-    """Stages rounds, one at a time. ``stopping`` says that it is to stop."""
+def stage_round(
+    source: MirrorSource,
+    target: Cluster,
+    planned: PlannedRound,
+    topics: Mapping[str, MirroredTopic],
+    schema_ids: Mapping[str, TargetSchemaIds],
+    *,
+    readers: int,
+    stopping: threading.Event,
+    write: int,
+    identity: WriteIdentity,
+    reports: RoundReports | None = None,
+) -> StagedRound:
+    """Reads a round's ranges from the source, by so many ``readers``, and stages them in the target
+    with ``reports`` of them. Raises what either does, the first error that came; StoppedError once
+    ``stopping`` is set."""
+    failure = _Failure()
+    # Record batches are sent as they are, whatever schemas there are.
+    schemas: dict[str, WriterSchema | None] = dict.fromkeys(
+        topics[name].target for name in planned.topic_ids
+    )
+    if reports is not None:
+        schemas[reports.topic] = reports.schema()
+    with Producer(
+        target, _PRODUCER, stage_id=stage_id(write, ATTEMPT), stage_for=identity, schemas=schemas
+    ) as producer:
 
-    def __init__(
-        self, source: MirrorSource, target: Cluster, *, readers: int, stopping: threading.Event
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._readers = readers
-        self._stopping = stopping
+        def copy(each: OffsetRange) -> CopiedPartition:
+            name, partition = each.topic_partition.topic, each.topic_partition.partition
+            topic_id, ids = planned.topic_ids[name], schema_ids.get(name, NO_SCHEMAS)
+            part = CopiedPartition()
+            for batch in source.read(each, topic_id=topic_id, schema_ids=ids):
+                if stopping.is_set():
+                    raise StoppedError("The mirror was asked to stop.")
+                if failure.happened.is_set():
+                    break
+                add_run(part.runs, CopiedRun(batch.start, batch.end, batch.record_count))
+                part.size_bytes += len(batch.data)
+                part.time_us = batch.time_us
+                if reports is not None:
+                    add(part.tallies, tally_encoded(batch.data))
+                producer.append_encoded(
+                    topics[name].target, batch.data, partition=partition, on_ack=failure.note
+                )
+            return part
 
-    def stage(
-        self,
-        planned: PlannedRound,
-        topics: Mapping[str, MirroredTopic],
-        schema_ids: Mapping[str, TargetSchemaIds],
-        *,
-        write: int,
-        identity: WriteIdentity,
-        reports: RoundReports | None = None,
-    ) -> StagedRound:
-        """Read the round's ranges from the source and stage them in the target, with ``reports`` of
-        them. Raises what either does, the first error that came; StoppedError."""
-        failure = _Failure()
-        # Record batches are sent as they are, whatever schemas there are.
-        targets: dict[str, WriterSchema | None] = dict.fromkeys(
-            topics[name].target for name in planned.topic_ids
-        )
-        if reports is not None:
-            targets[reports.topic] = reports.schema()
-        with Producer(
-            self._target,
-            _PRODUCER,
-            stage_id=stage_id(write, ATTEMPT),
-            stage_for=identity,
-            schemas=targets,
-        ) as producer:
-
-            def read(each: OffsetRange) -> CopiedPartition:
-                name = each.topic_partition.topic
-                try:
-                    return self._copy(
-                        each,
-                        producer,
-                        target=topics[name].target,
-                        topic_id=planned.topic_ids[name],
-                        schema_ids=schema_ids.get(name, NO_SCHEMAS),
-                        failure=failure,
-                        tallied=reports is not None,
-                    )
-                except BaseException:
-                    failure.happened.set()
-                    raise
-
-            with ThreadPoolExecutor(self._readers, thread_name_prefix="mirror-reader") as pool:
-                futures = {each: pool.submit(read, each) for each in planned.ranges}
-            copied = {each: future.result() for each, future in _failed_first(futures)}
-            reported: dict[TopicPartition, int] = {}
-            if reports is not None:
-                reported = reports.stage(producer, planned.number, _by_target(copied, topics))
-            producer.flush()
-            failure.raise_if_any()
+        with ThreadPoolExecutor(readers, thread_name_prefix="mirror-reader") as pool:
+            futures = {each: pool.submit(copy, each) for each in planned.ranges}
+            for future in futures.values():
+                future.add_done_callback(failure.note)
+        failure.raise_if_any()
+        copied = {each: future.result() for each, future in futures.items()}
         records = {
-            TopicPartition(
-                topics[each.topic_partition.topic].target, each.topic_partition.partition
-            ): part.records
+            in_target(each.topic_partition, topics): part.records
             for each, part in copied.items()
             if part.records
         }
-        size_bytes = sum(part.size_bytes for part in copied.values())
-        return StagedRound(write, copied, StagedTask(ATTEMPT, records | reported, size_bytes))
+        if reports is not None:
+            records |= reports.stage(producer, planned.number, _by_target(copied, topics))
+        producer.flush()
+        failure.raise_if_any()
+    size_bytes = sum(part.size_bytes for part in copied.values())
+    return StagedRound(write, copied, StagedTask(ATTEMPT, records, size_bytes))
 
-    def _copy(
-        self,
-        each: OffsetRange,
-        producer: Producer,
-        *,
-        target: str,
-        topic_id: str,
-        schema_ids: TargetSchemaIds,
-        failure: _Failure,
-        tallied: bool,
-    ) -> CopiedPartition:
-        part = CopiedPartition()
-        partition = each.topic_partition.partition
-        for batch in self._source.read(each, topic_id=topic_id, schema_ids=schema_ids):
-            if self._stopping.is_set():
-                raise StoppedError("The mirror was asked to stop.")
-            if failure.happened.is_set():
-                break
-            add_run(part.runs, CopiedRun(batch.start, batch.end, batch.record_count))
-            part.size_bytes += len(batch.data)
-            part.time_us = batch.time_us
-            if tallied:
-                add(part.tallies, tally_encoded(batch.data))
-            producer.append_encoded(target, batch.data, partition=partition, on_ack=failure.note)
-        return part
+
+def in_target(at: TopicPartition, topics: Mapping[str, MirroredTopic]) -> TopicPartition:
+    """Returns the copy of a partition."""
+    return TopicPartition(topics[at.topic].target, at.partition)
 
 
 class _Failure:
@@ -168,8 +138,8 @@ class _Failure:
         self.happened = threading.Event()
         self._error: BaseException | None = None
 
-    def note(self, future: Future[AppendedRange]) -> None:
-        """Called by the producer."""
+    def note(self, future: Future[Any]) -> None:
+        """Looks at what is over: a range that was read, or an append."""
         error = future.exception()
         if error is not None and self._error is None:
             self._error = error
@@ -183,15 +153,8 @@ class _Failure:
 def _by_target(
     copied: Mapping[OffsetRange, CopiedPartition], topics: Mapping[str, MirroredTopic]
 ) -> dict[str, dict[int, WindowTally]]:
-    """The tallies of a round, by topic of the target."""
+    """Sums up the tallies of a round, by topic of the target."""
     total: dict[str, dict[int, WindowTally]] = {}
     for each, part in copied.items():
         add(total.setdefault(topics[each.topic_partition.topic].target, {}), part.tallies)
     return total
-
-
-def _failed_first(
-    futures: Mapping[OffsetRange, Future[CopiedPartition]],
-) -> list[tuple[OffsetRange, Future[CopiedPartition]]]:
-    """In the order in which their results are asked for: others broke off because of it."""
-    return sorted(futures.items(), key=lambda item: item[1].exception() is None)

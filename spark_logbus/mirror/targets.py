@@ -20,7 +20,7 @@ ConfigDifferences = Mapping[str, tuple[str | None, str | None]]
 def config_differences(
     source: Mapping[str, str], target: Mapping[str, str]
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Keys of two configurations that differ, with their values here and there. Pure."""
+    """Returns the keys that differ in two configurations, with their values. Pure."""
     return {
         key: (source.get(key), target.get(key))
         for key in sorted({*source, *target})
@@ -39,8 +39,8 @@ class Targets:
         self, topics: Mapping[str, SourceTopic], known: Mapping[str, MirroredTopic],
         names: Mapping[str, str],
     ) -> dict[str, MirroredTopic]:  # fmt: skip
-        """The entries of these source topics, whose ``names`` in the target are given: those that
-        are known, with partitions that are new, and new ones."""
+        """Returns the entries of these source topics, whose ``names`` in the target are given:
+        known ones, with partitions that are new, and new ones."""
         there = {topic.name: topic for topic in self._admin.topics()}
         entries = {}
         for name, topic in sorted(topics.items()):
@@ -95,7 +95,7 @@ class Targets:
     def _entry(
         self, topic: SourceTopic, entry: MirroredTopic | None, target: TopicDescription
     ) -> MirroredTopic:
-        """With a point for each partition that had none."""
+        """Returns the entry of a topic with a point for each partition that had none."""
         points = {} if entry is None else dict(entry.points)
         new = [number for number in sorted(topic.spans) if number not in points]
         if new:
@@ -108,7 +108,7 @@ class Targets:
         return MirroredTopic(topic.topic_id, target.name, target.topic_id, points)
 
     def _tell(self, topic: SourceTopic, target: TopicDescription) -> None:
-        """Say how the configurations differ, each time that changes."""
+        """Warns of how the configurations differ, each time that changes."""
         differences = config_differences(topic.config, target.config)
         if differences != self._told.get(topic.name, {}):
             shown = ", ".join(

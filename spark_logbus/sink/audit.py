@@ -24,11 +24,11 @@ from spark_logbus.spark.worker import driver_cluster
 CONFIG = AuditConfig()
 
 Counts = Mapping[str, Tallies]
-"""By topic. Picklable."""
+"""Tallies by topic. Picklable."""
 
 
 class TaskCounts(ProducerInterceptor):
-    """The counts of one task's producer, complete when that is closed."""
+    """Counts of one task's producer, complete when that is closed."""
 
     def __init__(self) -> None:
         self.counts: dict[str, dict[int, WindowTally]] = {}
@@ -42,14 +42,14 @@ class TaskCounts(ProducerInterceptor):
     ) -> None:
         del error
         if appended is not None:  # called by one thread, the producer's
-            tallies = tally_times(records.column("timestamp"), window_us=CONFIG.window_ms * 1_000)
+            tallies = tally_times(records.column("timestamp"), window_us=CONFIG.window_us)
             add(self.counts.setdefault(topic, {}), tallies)
 
 
 @lru_cache(maxsize=8)
 def schema_of_reports(zookeeper: str) -> WriterSchema:
-    """Of the audit topic, which is made if need be. A stream's micro-batches are planned one by
-    one, and go on with what the first of this process has found."""
+    """Returns the schema of the audit topic, which is made if need be. A stream's micro-batches are
+    planned one by one, and go on with what the first of this process has found."""
     return prepare(driver_cluster(zookeeper), CONFIG)
 
 
@@ -59,7 +59,7 @@ def report(
     counts: Iterable[Counts],
     identity: WriteIdentity | None,
 ) -> None:
-    """Publish the sum of what a write's tasks have counted. A write that is reported again, as it
+    """Publishes the sum of what a write's tasks have counted. A write that is reported again, as it
     was committed before, has the same name. Never raises."""
     total: dict[str, dict[int, WindowTally]] = {}
     for one in counts:
@@ -74,5 +74,4 @@ def report(
     report_commit(
         cluster, CONFIG, schema,
         tier=Tier.SINK, counter=counter, run=run, tallies=total,
-        complete_through_us=cluster.clock.now_us(),
     )  # fmt: skip

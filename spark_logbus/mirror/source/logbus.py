@@ -9,7 +9,6 @@ from spark_logbus.client import Admin, Cluster, RangeReader
 from spark_logbus.client.fetch.batches import EncodedBatch, decoded
 from spark_logbus.coordination.groups.offsets import GroupOffsets
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.mirror.plan import shares
 from spark_logbus.mirror.source.source import SourceBatch, SourceTopic, TargetSchemaIds
 from spark_logbus.model import ONE_PIECE, OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Span, take_snapshot
@@ -70,8 +69,16 @@ class LogbusSource:
             if at.topic in topic_ids and entry.is_of(topic_ids[at.topic])
         }
 
-    def close(self) -> None:
-        """Nothing of its own."""
+
+def shares(sizes: Mapping[OffsetRange, int], *, max_bytes: int) -> dict[OffsetRange, int]:
+    """The bytes that each range gets, where together they are to have about ``max_bytes``: small
+    ones all of theirs, the others equal parts of what is left."""
+    left, given = max_bytes, {}
+    by_size = sorted(sizes, key=lambda each: (sizes[each], each))
+    for number, each in enumerate(by_size):
+        given[each] = min(sizes[each], max(1, left // (len(by_size) - number)))
+        left -= given[each]
+    return given
 
 
 def copied(

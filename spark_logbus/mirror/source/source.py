@@ -60,25 +60,23 @@ NO_SCHEMAS: Final = TargetSchemaIds()
 
 
 class MirrorSource(Protocol):
-    """Where topics come from. Its errors are logbus's; used by several threads."""
+    """Cluster from which topics are copied. Raises errors of logbus; used by several threads."""
 
     @property
     def name(self) -> str:
-        """For people: the address."""
+        """Address, for people."""
 
     def topics(self, selection: Selection) -> dict[str, SourceTopic]:
-        """Those that are there. UnknownTopicError for a named one that is not."""
+        """Describes the selected topics. UnknownTopicError for a named one that is not there."""
 
     def cut(self, ranges: Sequence[OffsetRange], *, max_bytes: int) -> list[OffsetRange]:
-        """The beginnings of the ranges, which come to about ``max_bytes`` or less, and end where
+        """Cuts ranges to their beginnings, which come to about ``max_bytes`` or less, and end where
         record batches do."""
 
     def read(
         self, offset_range: OffsetRange, *, topic_id: str, schema_ids: TargetSchemaIds
     ) -> Iterator[SourceBatch]:
-        """What there is of a range, in order. TopicRecreatedError for a topic of another id."""
+        """Reads a range, in order. TopicRecreatedError for a topic of another id."""
 
     def committed(self, group: str, topic_ids: Mapping[str, str]) -> dict[TopicPartition, int]:
-        """The offsets that a group has committed for these topics, by their ids."""
-
-    def close(self) -> None: ...
+        """Reads the offsets that a group has committed for these topics, by their ids."""

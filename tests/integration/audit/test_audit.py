@@ -26,7 +26,7 @@ from spark_logbus.audit import (
     Tier,
     audit,
 )
-from spark_logbus.audit.auditing import mirror
+from spark_logbus.audit.auditing import topic_place
 from spark_logbus.client import Admin, Cluster, Consumer, Producer, ProducerConfig
 from spark_logbus.errors import InvalidRequestError, UnknownTopicError
 from spark_logbus.local.cluster import EmbeddedCluster
@@ -59,7 +59,7 @@ def topic(cluster: Cluster) -> str:
 
 @pytest.fixture
 def hour(cluster: Cluster) -> tuple[int, int]:
-    """From and to: a time that has passed, of whole windows."""
+    """Bounds of a time that has passed, of whole windows."""
     end = cluster.clock.now_us() // MINUTE * MINUTE - 10 * MINUTE
     return end - 60 * MINUTE, end
 
@@ -82,7 +82,7 @@ def after_a_death(cluster: Cluster, topic: str, hour: tuple[int, int]) -> AuditR
 
 
 def findings(result: AuditResult) -> dict[int, tuple[Status, int]]:
-    """Of windows that are not complete, by their start."""
+    """Status and records of windows that are not complete, by their start."""
     return {
         window.start_us: (window.verdict.status, window.verdict.records)
         for window in result.windows
@@ -341,7 +341,7 @@ def test_a_mirror_that_lost_a_record_is_told(
     question = Question(
         topic=topic, since_us=hour[0], until_us=hour[1], clock_skew_s=0.0, wait_s=0.0
     )
-    result = audit(cluster, question, places=[mirror(cluster, copy, name="there")])
+    result = audit(cluster, question, places=[topic_place(cluster, copy, name="there")])
     assert findings(result) == {}
     told = [
         (window.start_us, one.name, one.verdict.status, one.verdict.at_us)

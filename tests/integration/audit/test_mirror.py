@@ -54,14 +54,14 @@ def publish(pair: Pair, topic: str, numbers: range) -> None:
 
 
 def asked(pair: Pair, topic: str) -> AuditResult:
-    """At the source, with the mirror's copy and counts."""
+    """Audits at the source, with the mirror's copy and counts."""
     places = mirror_places(pair.source, topic, copy=pair.target, copy_topic=topic, address="there")
     question = Question(topic=topic, since_us=SINCE_US, clock_skew_s=0.0, wait_s=20.0)
     return audit(pair.source, question, places=places)
 
 
 def asked_there(pair: Pair, topic: str) -> AuditResult:
-    """Of the copy alone, where it is."""
+    """Audits the copy alone, where it is."""
     question = Question(topic=topic, since_us=SINCE_US, clock_skew_s=0.0, wait_s=20.0)
     return audit(pair.target, question)
 
@@ -101,7 +101,7 @@ def test_a_mirror_counts_what_it_has_copied(pair: Pair) -> None:
 
 def losing_a_record_batch(mirror: Mirror) -> list[Any]:
     """Have the source of the mirror lose one, which is kept here."""
-    source: Any = mirror._stager._source
+    source: Any = mirror._source
     read, lost = source.read, list[Any]()
 
     def losing_read(*args: Any, **named: Any) -> Iterator[Any]:

@@ -88,7 +88,7 @@ class Job(LoadedDirectory):
     def check_complete(self) -> None:
         """As the audit sees it: each offset that was loaded is there once."""
         place = local_warehouse(self._logbus.cluster, self.topic, self._root)
-        assert place.read(3_600_000_000, 0).notes == ()
+        assert place(3_600_000_000, 0).notes == ()
 
     @property
     def names(self) -> set[str]:

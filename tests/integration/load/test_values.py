@@ -245,6 +245,6 @@ def test_an_audit_counts_all_that_is_in_whatever_the_layout(
         local_warehouse(logbus.cluster, job.topic, tmp_path),
         counts.warehouse(str(tmp_path)),
     ):
-        copy = place.read(3_600_000_000, 0)
+        copy = place(3_600_000_000, 0)
         assert sum(tally.records for tally in copy.counts.tallies.values()) == 6
         assert copy.notes == ()

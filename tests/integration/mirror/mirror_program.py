@@ -23,7 +23,7 @@ def stand_still() -> None:
 
 def stopping_reads(mirror: Mirror) -> None:
     """Have the source stop the process when it has brought two record batches."""
-    source: Any = mirror._stager._source
+    source: Any = mirror._source
     read, brought = source.read, []
 
     def stopping_read(*args: Any, **named: Any) -> Iterator[Any]:

@@ -23,8 +23,8 @@ from spark_logbus.client import (
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.processes import spawn
 from spark_logbus.mirror import Mirror, MirrorConfig, Renaming, open_mirror
-from spark_logbus.mirror.opening import CLIENT
 from spark_logbus.mirror.round import RoundReport
+from spark_logbus.mirror.run import CLIENT
 from spark_logbus.model import Compression, Earliest, Latest, OffsetRange, TopicPartition
 from spark_logbus.record.format import HEADER_SIZE
 from spark_logbus.selection import Selection, Topics
@@ -60,7 +60,7 @@ class Pair:
     _sent: dict[str, int] = field(default_factory=dict)
 
     def topic(self, *, partitions: int = 2, **config: str) -> str:
-        """One of the source that no other test has; records in it never expire."""
+        """Makes a topic of the source that no other test has; records in it never expire."""
         name = f"topic-{next(_numbers)}"
         dotted = {key.replace("_", "."): value for key, value in config.items()}
         Admin(self.source).create_topic(
@@ -153,7 +153,7 @@ class MirrorProcess:
 
 
 def copy_all(mirror: Mirror) -> list[RoundReport]:
-    """All that is new, round by round."""
+    """Copies all that is new, round by round."""
     return list(iter(mirror.copy_round, None))
 
 

@@ -180,7 +180,7 @@ def test_a_mirror_that_is_asked_to_stop_ends_well(pair: Pair, tmp_path: Path) ->
 
 
 class Heard(Listener):
-    """What a running mirror has told."""
+    """Keeps what a running mirror has told."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
@@ -197,7 +197,7 @@ class Heard(Listener):
         self.recoveries += 1
 
     def is_done(self, ends: int) -> bool:
-        """Whether so many offsets are copied, and no more is known of."""
+        """True if so many offsets are copied, and no more are known of."""
         lags = [] if self.progress is None else self.progress.lags
         return sum(each.position for each in lags) == ends and not any(
             each.records for each in lags

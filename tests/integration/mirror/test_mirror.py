@@ -173,7 +173,7 @@ def test_a_round_whose_records_went_before_it_was_done_is_planned_anew(pair: Pai
 
 
 def test_a_state_that_is_not_the_last_one_is_refused(pair: Pair) -> None:
-    """As that of a backup: what was copied since is not known."""
+    """A state of a backup does not know what was copied since."""
     topic = pair.topic(partitions=1)
     pair.produce(topic, 50)
     with pair.mirror(topic) as mirror:
@@ -251,8 +251,8 @@ def test_a_mirror_goes_on_after_its_session_expired(pair: Pair) -> None:
 def test_a_write_of_which_nothing_is_known_is_looked_up(
     pair: Pair, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was carried out, and ZooKeeper went before it said so, for longer than the mirror waits:
-    that is no other process at the same mirror."""
+    """The round was carried out, and ZooKeeper went before it said so, for longer than the mirror
+    waits: that is no other process at the same mirror."""
     topic = pair.topic()
     config = MirrorConfig(name=f"mirror-{topic}", topics=Topics((topic,)))
     with (
@@ -312,7 +312,8 @@ def commit(zookeeper: str, group: str, offsets: dict[TopicPartition, int]) -> No
 
 
 def test_a_group_goes_on_in_the_copy_where_it_was(pair: Pair) -> None:
-    """Also where others have written into the copy: nothing of the topic is passed over."""
+    """Translates where others have written into the copy, too: nothing of the topic is passed
+    over."""
     topic = pair.topic(partitions=1)
     at, group = TopicPartition(topic, 0), f"group-{topic}"
     pair.produce(topic, 100)
@@ -350,7 +351,7 @@ def test_a_group_goes_on_in_the_copy_where_it_was(pair: Pair) -> None:
 
 
 def test_a_round_of_a_process_that_died_keeps_groups_exact(pair: Pair) -> None:
-    """It was committed, and who notes it does not know what was read."""
+    """The round was committed, and who notes it does not know what was read."""
     topic = pair.topic(partitions=1)
     at, group = TopicPartition(topic, 0), f"group-{topic}"
     pair.produce(topic, 300)
@@ -371,7 +372,7 @@ def test_a_round_of_a_process_that_died_keeps_groups_exact(pair: Pair) -> None:
 
 
 def test_the_end_of_a_round_is_noted_again_where_that_was_cut_short(pair: Pair) -> None:
-    """As of many topics, whose nodes do not fit into one transaction."""
+    """State of many topics, whose nodes do not fit into one transaction."""
     first, second = pair.topic(partitions=1), pair.topic(partitions=1)
     for topic in (first, second):
         pair.produce(topic, 50)

@@ -71,7 +71,8 @@ def schema_ids(zookeeper: str, subject: str) -> list[int]:
 
 @pytest.mark.parametrize("encoding", ["columns", pytest.param("avro", marks=pytest.mark.long)])
 def test_rows_and_their_schemas_are_copied(pair: Pair, encoding: str) -> None:
-    """Also a version that comes while the mirror runs, and under another name of the topic."""
+    """Copies a version that comes while the mirror runs, too, and under another name of the
+    topic."""
     register(pair.source_zookeeper, "others", "long")  # so that ids do not begin at 1
     topic = created(pair, encoding)
     subject = f"{topic}-value"

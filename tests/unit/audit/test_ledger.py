@@ -22,7 +22,8 @@ TEN = WindowTally(10, 1_000)
 
 
 def report(run: str = "r1", **fields: Any) -> CounterReport:
-    """Of the window from 0 to 600 s, counted at its end, unless ``fields`` say otherwise."""
+    """Makes a report of the window from 0 to 600 s, counted at its end, unless ``fields`` say
+    otherwise."""
     given: dict[str, Any] = {
         "tier": Tier.PRODUCER, "counter": f"of {run}", "run": run, "sequence": 1,
         "complete_through_us": WINDOW, "interval_us": INTERVAL, "topic": "t", "window_us": WINDOW,
@@ -74,7 +75,7 @@ def test_the_last_report_of_a_window_counts() -> None:
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_run_whose_clock_was_ahead_for_a_while_is_dead_all_the_same(in_order: bool) -> None:
-    """And nobody takes for complete what it has counted since."""
+    """Counts of the run since then are not taken for complete."""
     reports = [
         report(sequence=1, complete_through_us=WINDOW // 4),
         report(sequence=2, complete_through_us=10**6 * WINDOW),
@@ -179,7 +180,7 @@ def test_more_than_was_counted_waits_for_the_next_report() -> None:
 
 
 def test_who_waits_for_acknowledgements_lives_and_has_more_to_say() -> None:
-    """It has reported of late, and has records under way since the window ended."""
+    """The run has reported of late, and has records under way since the window ended."""
     waiting = report(complete_through_us=WINDOW, reported_at_us=2 * WINDOW)
     now_us = 2 * WINDOW + S
     more = compared([waiting], {0: WindowTally(11, 1_040)}, now_us=now_us)

@@ -20,7 +20,7 @@ ALL = OffsetRange(AT, 0, 1_000)
 
 
 def stored(data: memoryview, *, base_offset: int) -> EncodedBatch:
-    """As a log has it."""
+    """Makes a record batch as a log has it."""
     stamp_producer(data, producer_id=77, producer_epoch=0, base_sequence=5)
     stamp(data, base_offset=base_offset, leader_epoch=3, append_time_us=99)
     return EncodedBatch(verify(data), data)

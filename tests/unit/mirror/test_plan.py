@@ -9,11 +9,21 @@ import pytest
 from spark_logbus.coordination.mirrors import Audited, MirroredTopic, MirrorState, Point
 from spark_logbus.errors import ConfigError, DataLossError, TopicRecreatedError
 from spark_logbus.mirror.audit import progress_of
-from spark_logbus.mirror.plan import audited, in_turn, new_records, planned, shares, unreadable
-from spark_logbus.mirror.renaming import Renaming
+from spark_logbus.mirror.config import Renaming
+from spark_logbus.mirror.plan import (
+    audited,
+    closes_round,
+    in_turn,
+    is_of,
+    new_records,
+    new_token,
+    new_write,
+    planned,
+    unreadable,
+)
+from spark_logbus.mirror.source.logbus import shares
 from spark_logbus.mirror.source.source import SourceTopic
 from spark_logbus.mirror.targets import config_differences
-from spark_logbus.mirror.write_numbers import closes_round, is_of, new_token, new_write
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Span
 from spark_logbus.record.stage_id import MAX_WRITE
@@ -182,4 +192,4 @@ def test_a_topic_is_audited_since_nothing_was_copied_uncounted(
 def test_a_topic_has_come_as_far_as_is_noted(ranges: list[OffsetRange], done: int) -> None:
     topics = {"t": known(p0=10)}
     state = MirrorState("s", planned(7, ranges, topics, token=1), topics)
-    assert progress_of("m", state, "t").number == done
+    assert progress_of(state, "t").number == done

@@ -131,7 +131,7 @@ def test_the_points_that_a_round_adds(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_record_is_passed_over_whatever_was_compacted(seed: int) -> None:
-    """Also when the points in the middle were forgotten."""
+    """Holds when the points in the middle were forgotten, too."""
     dice = random.Random(seed)
     offsets = sorted(dice.sample(range(1_000), dice.randint(1, 999)))
     known = points((0, 0))

@@ -22,7 +22,7 @@ T0_MS = 1_700_000_000_000
 
 @dataclass
 class Message:
-    """As Confluent's client has it."""
+    """Message with the methods that Confluent's client has."""
 
     number: int
     size: int = 10
