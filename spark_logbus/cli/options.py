@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from spark_logbus.cli.completion import group_names, topic_names
+from spark_logbus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from spark_logbus.client import ClientConfig, Cluster
+    from spark_logbus.client import ClientConfig, Cluster, ProducerConfig
+    from spark_logbus.zookeeper import Session
+
+Choice = TypeVar("Choice", bound=enum.Enum)
 
 DEFAULT_ZOOKEEPER = "localhost:2181/logbus"
 ZooKeeper = Annotated[
@@ -43,6 +48,8 @@ Groups = Annotated[
     list[str],
     typer.Argument(help="One group or several.", metavar="GROUP", autocompletion=group_names),
 ]
+CompressionName = Annotated[str, typer.Option("--compression", help="none, lz4 or zstd.")]
+AcksName = Annotated[str, typer.Option("--acks", help="none, written or flushed.")]
 
 
 @contextmanager
@@ -52,3 +59,31 @@ def connected(zookeeper: str, config: ClientConfig | None = None) -> Iterator[Cl
 
     with Cluster.from_zookeeper(zookeeper, config) as cluster:
         yield cluster
+
+
+@contextmanager
+def opened_session(zookeeper: str, client_name: str) -> Iterator[Session]:
+    """A session with a cluster's ZooKeeper for the length of one command."""
+    from spark_logbus.zookeeper import Session
+
+    with Session(zookeeper, client_name=client_name, expects_cluster=True) as session:
+        yield session
+
+
+def producer_config(acks: str, compression: str) -> ProducerConfig:
+    """Builds a producer's settings of the options of these names. Raises ConfigError."""
+    from spark_logbus.client import ProducerConfig
+    from spark_logbus.model import Acks, Compression
+
+    return ProducerConfig(
+        acks=_one_of("--acks", acks, Acks),
+        compression=_one_of("--compression", compression, Compression),
+    )
+
+
+def _one_of(option: str, given: str, choices: type[Choice]) -> Choice:
+    for choice in choices:
+        if choice.name.lower() == given:
+            return choice
+    *most, last = [choice.name.lower() for choice in choices]
+    raise ConfigError(f"{option} is {given!r}; use {', '.join(most)} or {last}.")

@@ -11,10 +11,11 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -72,7 +73,7 @@ def _utc_in_one_word(time_us: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How values of a column are shown to people and to programs; numbers are set flush right."""
+    """Ways to show a column's values to people and to programs; numbers are set flush right."""
 
     human: Callable[[Any], str] = str
     plain: Callable[[Any], str] = str
@@ -91,11 +92,16 @@ AGE: Final = Kind(ago, lambda age_us: ago(age_us).replace(" ", ""))
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``key`` in JSON, KEY in a pipe; ``head`` in a terminal, by default the key's words."""
+    """``key`` in JSON, KEY in a pipe; ``head`` in a terminal, by default the key's words. ``of`` is
+    where ``Table.fill`` finds the value: the path of an attribute, by default the key."""
 
     key: str
     kind: Kind = TEXT
     head: str | None = None
+    of: str | Callable[[Any], Any] | None = None
+
+    def value(self, item: object) -> Any:
+        return self.of(item) if callable(self.of) else attrgetter(self.of or self.key)(item)
 
 
 class Table:
@@ -111,6 +117,13 @@ class Table:
         """A row; ``styles`` (Rich's) are of cells, by key, for terminals."""
         self._rows.append(values)
         self._styles.append(styles or {})
+
+    def fill(self, items: Iterable[object], **same: Any) -> Self:
+        """Adds a row for each item: values that are the ``same`` in all, and its columns' own."""
+        own = [column for column in self._columns if column.key not in same]
+        for item in items:
+            self.add({**same, **{column.key: column.value(item) for column in own}})
+        return self
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -185,7 +198,7 @@ class Table:
         return made, max(room, sum(widths) + between)
 
     def print(self, *, as_json: bool = False, empty: str | None = None) -> None:
-        """To standard output. ``empty`` is said to people, where there is no row."""
+        """Prints to standard output. ``empty`` is said to people, where there is no row."""
         if as_json:
             print_json(*self._rows)
         elif self._rows or empty is None:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Execute, ZooKeeper, connected
+from spark_logbus.cli.options import (
+    DEFAULT_ZOOKEEPER,
+    AsJson,
+    Execute,
+    ZooKeeper,
+    connected,
+    opened_session,
+)
 from spark_logbus.cli.output import (
     MOMENT,
     NUMBER,
@@ -58,9 +65,8 @@ def forget(
       logbus cluster forget 3 --execute
     """
     from spark_logbus.coordination.cluster.gone_brokers import forget_broker
-    from spark_logbus.zookeeper import Session
 
-    with Session(zookeeper, client_name="logbus-cluster", expects_cluster=True) as session:
+    with opened_session(zookeeper, "logbus-cluster") as session:
         found = forget_broker(session, broker, execute=execute)
     out = console()
     if not found.leftover:

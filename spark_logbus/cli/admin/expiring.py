@@ -43,7 +43,7 @@ def _falls(topic: TopicDescription, key: str, limit: int | None) -> bool:
 
 
 def _number(text: str | None) -> int | None:
-    """None for what sets no bound; the broker refuses what is no number."""
+    """Reads a bound; None for a text that sets none. The broker refuses what is no number."""
     try:
         value = int(text or "")
     except ValueError:
@@ -71,6 +71,6 @@ def _older(admin: Admin, topic: TopicDescription, age_ms: int) -> int:
 
 
 def _beyond(topic: TopicDescription, size: int) -> int:
-    """Of all partitions: ``retention.bytes`` bounds each of them."""
+    """Sums up the bytes beyond ``size`` of each partition, as ``retention.bytes`` bounds each."""
     sizes = [each.ends.size_bytes for each in topic.partitions.values() if each.ends is not None]
     return sum(max(0, held - size) for held in sizes)

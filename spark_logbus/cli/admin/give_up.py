@@ -119,24 +119,12 @@ def _unfollowed(
 def _plan_table(name: str, plan: GiveUpPlan) -> Table:
     rows = Table(
         Column("topic"),
-        Column("partition", NUMBER),
-        Column("broker", NUMBER),
-        Column("reached", NUMBER, "reached at least"),
+        Column("partition", NUMBER, of="topic_partition.partition"),
+        Column("broker", NUMBER, of="broker_id"),
+        Column("reached", NUMBER, "reached at least", of="known_end"),
         Column("committed", NUMBER, "groups are at"),
         Column("kept_end", NUMBER, "kept up to"),
-        Column("goes_on_at", NUMBER),
+        Column("goes_on_at", NUMBER, of="go_on_at"),
         title=f"Give up partitions of {name}",
     )
-    for row in plan.rows:
-        rows.add(
-            {
-                "topic": name,
-                "partition": row.topic_partition.partition,
-                "broker": row.broker_id,
-                "reached": row.known_end,
-                "committed": row.committed,
-                "kept_end": row.kept_end,
-                "goes_on_at": row.go_on_at,
-            }
-        )
-    return rows
+    return rows.fill(plan.rows, topic=name)

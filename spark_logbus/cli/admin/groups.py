@@ -186,31 +186,17 @@ def _plan_table(plan: RewindPlan) -> Table:
     from spark_logbus.offsets.rewind import describe
 
     rows = Table(
-        Column("topic"),
-        Column("partition", NUMBER),
-        Column("log_start_offset", NUMBER, "log start"),
-        Column("high_watermark", NUMBER),
+        Column("topic", of="topic_partition.topic"),
+        Column("partition", NUMBER, of="topic_partition.partition"),
+        Column("log_start_offset", NUMBER, "log start", of="span.start"),
+        Column("high_watermark", NUMBER, of="span.end"),
         Column("committed", NUMBER),
-        Column("new", NUMBER),
+        Column("new", NUMBER, of="new_offset"),
         Column("change", CHANGE),
-        Column("cut", MARK),
+        Column("cut", MARK, of="clamped"),
         title=f"Rewind {plan.group} {describe(plan.target)}",
     )
-    for row in plan.rows:
-        rows.add(
-            {
-                "group": plan.group,
-                "topic": row.topic_partition.topic,
-                "partition": row.topic_partition.partition,
-                "log_start_offset": row.span.start,
-                "high_watermark": row.span.end,
-                "committed": row.committed,
-                "new": row.new_offset,
-                "change": row.change,
-                "cut": row.clamped,
-            }
-        )
-    return rows
+    return rows.fill(plan.rows, group=plan.group)
 
 
 def _target(
@@ -227,24 +213,24 @@ def _target(
     from spark_logbus.offsets.position import ShiftBack
     from spark_logbus.times import parse_duration_us, parse_moment_us
 
-    targets: list[Target] = []
-    if to is not None:
-        targets.append(_position(to))
-    if to_offset is not None:
-        targets.append(AtOffset(to_offset))
-    if to_time is not None:
+    def at_time(text: str) -> Target:
         example = "ISO 8601, such as 2013-12-01T00:00:00Z"
-        targets.append(AtTimestamp(_parsed("--to-time", to_time, parse_moment_us, example)))
-    if by_duration is not None:
+        return AtTimestamp(_parsed("--to-time", text, parse_moment_us, example))
+
+    def last_duration(text: str) -> Target:
         example = "6h, 10 minutes or at most 36500d"
-        back_us = _parsed("--by-duration", by_duration, parse_duration_us, example)
-        targets.append(LastDuration(back_us))
-    if by_count is not None:
-        targets.append(ShiftBack(by_count))
-    if to_earliest:
-        targets.append(Earliest())
-    if to_latest:
-        targets.append(Latest())
+        return LastDuration(_parsed("--by-duration", text, parse_duration_us, example))
+
+    choices: list[tuple[Any, Callable[[Any], Target]]] = [
+        (to, _position),
+        (to_offset, AtOffset),
+        (to_time, at_time),
+        (by_duration, last_duration),
+        (by_count, ShiftBack),
+        (to_earliest or None, lambda _: Earliest()),
+        (to_latest or None, lambda _: Latest()),
+    ]
+    targets = [target(given) for given, target in choices if given is not None]
     if len(targets) != 1:
         raise InvalidRequestError(
             "Say where to, once: --to, --to-offset, --to-time, --by-duration, --by-count, "

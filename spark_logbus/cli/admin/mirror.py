@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -16,6 +14,7 @@ from spark_logbus.cli.options import (
     Group,
     Yes,
     ZooKeeper,
+    opened_session,
 )
 from spark_logbus.cli.output import (
     MARK,
@@ -27,9 +26,7 @@ from spark_logbus.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from spark_logbus.coordination.mirrors import MirrorState
     from spark_logbus.selection import Selection
-    from spark_logbus.zookeeper import Session
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -38,7 +35,7 @@ _DEFAULT_NAME: Final = "mirror"
 Name = Annotated[
     str, typer.Option("--name", "-n", help="The mirror's own name, by which its state is kept.")
 ]
-Source = Annotated[
+From = Annotated[
     str | None,
     typer.Option(
         "--from",
@@ -60,7 +57,7 @@ Kafka = Annotated[
 @app.callback(invoke_without_command=True)
 def mirror(
     context: typer.Context,
-    source: Source = None,
+    source: From = None,
     from_kafka: Kafka = None,
     topics: Annotated[
         str | None, typer.Option("--topics", "-t", help="These topics, with commas between them.")
@@ -168,14 +165,6 @@ def _selection(topics: str | None, pattern: str | None) -> Selection:
 # -- what belongs to it -------------------------------------------------------------------
 
 
-@contextmanager
-def _session(zookeeper: str) -> Iterator[Session]:
-    from spark_logbus.zookeeper import Session
-
-    with Session(zookeeper, client_name="mirror", expects_cluster=True) as session:
-        yield session
-
-
 @app.command("status")
 def status(
     name: Name = _DEFAULT_NAME,
@@ -190,8 +179,8 @@ def status(
     """
     from spark_logbus.coordination.mirrors import Mirrors
 
-    with _session(zookeeper) as session:
-        state: MirrorState = Mirrors(session).read(name)
+    with opened_session(zookeeper, "mirror") as session:
+        state = Mirrors(session).read(name)
     rows = Table(
         Column("topic"),
         Column("partition", NUMBER),
@@ -217,7 +206,7 @@ def status(
 @app.command("offsets")
 def offsets(
     group: Group,
-    source: Source = None,
+    source: From = None,
     from_kafka: Kafka = None,
     name: Name = _DEFAULT_NAME,
     execute: Execute = False,
@@ -236,32 +225,22 @@ def offsets(
     from spark_logbus.mirror import source_at, translate_group
 
     _require_one_source(source, from_kafka)
-    with _session(zookeeper) as session, source_at(zookeeper=source, kafka=from_kafka) as opened:
+    with (
+        opened_session(zookeeper, "mirror") as session,
+        source_at(zookeeper=source, kafka=from_kafka) as opened,
+    ):
         found = translate_group(name, group, source=opened, session=session, execute=execute)
     rows = Table(
-        Column("topic"),
-        Column("partition", NUMBER),
+        Column("topic", of="source.topic"),
+        Column("partition", NUMBER, of="source.partition"),
         Column("committed", NUMBER),
-        Column("copy"),
+        Column("copy", of="target.topic"),
         Column("new", NUMBER),
-        Column("inexact", MARK),
-        Column("not_copied", NUMBER),
+        Column("inexact", MARK, of=lambda each: not each.exact),
+        Column("not_copied", NUMBER, of="ahead"),
         title=f"Group {group} in the copies of mirror {name}",
     )
-    for each in found:
-        rows.add(
-            {
-                "group": group,
-                "topic": each.source.topic,
-                "partition": each.source.partition,
-                "committed": each.committed,
-                "copy": each.target.topic,
-                "new": each.new,
-                "inexact": not each.exact,
-                "not_copied": each.ahead,
-            }
-        )
-    rows.print(as_json=as_json)
+    rows.fill(found, group=group).print(as_json=as_json)
     out = console(stderr=as_json)
     if execute:
         out.print(f"Committed for group {group} in {plural(len(found), 'partition')}.")
@@ -289,6 +268,6 @@ def forget(
 
     if not yes:
         typer.confirm(f"Forget how far mirror {name} has copied {topic}?", abort=True)
-    with _session(zookeeper) as session:
+    with opened_session(zookeeper, "mirror") as session:
         forget_topic(name, topic, session=session)
     console().print(f"Mirror {name} knows nothing of {topic} any more.")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spark_logbus.cli.admin.schema_files import read_schema
 from spark_logbus.cli.completion import subject_names
-from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Yes, ZooKeeper
+from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Yes, ZooKeeper, opened_session
 from spark_logbus.cli.output import (
     MARK,
     NUMBER,
@@ -25,9 +24,8 @@ from spark_logbus.cli.output import (
 from spark_logbus.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from spark_logbus.schemas.registry.registry import RegisteredSchema, SchemaRegistry
+    from spark_logbus.schemas.registry.registry import SchemaRegistry
     from spark_logbus.schemas.registry.subjects import Reference
-    from spark_logbus.zookeeper import Session
 
 app = typer.Typer(
     help="List, show, register, check, compare and delete schemas.",
@@ -35,6 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_CLIENT = "logbus-schemas"
 _OF_A_TYPE = "NAME=SUBJECT:VERSION of a type that is defined in another subject; repeatable."
 Subject = Annotated[
     str, typer.Argument(help="The subject.", metavar="SUBJECT", autocompletion=subject_names)
@@ -55,14 +54,6 @@ References = Annotated[
 Normalize = Annotated[
     bool, typer.Option("--normalize", help="Take schemas that mean the same for one.")
 ]
-
-
-@contextmanager
-def _connected(zookeeper: str) -> Iterator[Session]:
-    from spark_logbus.zookeeper import Session
-
-    with Session(zookeeper, client_name="logbus-schemas", expects_cluster=True) as session:
-        yield session
 
 
 @app.command("list")
@@ -89,7 +80,7 @@ def list_(
     """
     from spark_logbus.schemas.registry import SchemaRegistry
 
-    with _connected(zookeeper) as session:
+    with opened_session(zookeeper, _CLIENT) as session:
         registry = SchemaRegistry(session)
         rows = (
             _subjects(registry, deleted=deleted)
@@ -192,7 +183,7 @@ def show(
 
     if (subject is None) == (schema_id is None):
         raise typer.BadParameter("Give a subject or --id, one of the two.")
-    with _connected(zookeeper) as session:
+    with opened_session(zookeeper, _CLIENT) as session:
         registry = SchemaRegistry(session)
         if subject is not None:
             found = registry.version(subject, parse_version(version))
@@ -210,7 +201,7 @@ def show(
                     "version": found.version or None,
                     "id": found.schema_id,
                     "schema": value,
-                    "references": [_reference_row(each) for each in found.references],
+                    "references": list(map(asdict, found.references)),
                     "fingerprint": number,
                 }
             )
@@ -236,10 +227,17 @@ def register(
     from spark_logbus.schemas.registry import SchemaRegistry
 
     text, references = read_schema(file), _references(reference)
-    with _connected(zookeeper) as session:
+    with opened_session(zookeeper, _CLIENT) as session:
         made = SchemaRegistry(session).register(subject, text, references, normalize=normalize)
     if as_json:
-        print_json(_row(made))
+        print_json(
+            {
+                "subject": made.subject,
+                "version": made.version,
+                "id": made.schema_id,
+                "references": list(map(asdict, made.references)),
+            }
+        )
     else:
         console().print(
             f"The schema is version {made.version} of {subject}, with the id {made.schema_id}."
@@ -258,7 +256,7 @@ def check(
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
     as_json: AsJson = False,
 ) -> None:
-    """If a schema could be registered; exit code 1 if not, and what stands against it.
+    """Check whether a schema could be registered; exit code 1 if not, and what stands against it.
 
     \b
     Example:
@@ -268,7 +266,7 @@ def check(
     from spark_logbus.schemas.registry.subjects import parse_version
 
     text, references = read_schema(file), _references(reference)
-    with _connected(zookeeper) as session:
+    with opened_session(zookeeper, _CLIENT) as session:
         registry = SchemaRegistry(session)
         faults = registry.check(
             subject,
@@ -278,20 +276,15 @@ def check(
         )
         level = registry.compatibility(subject).name
     rows = Table(
-        Column("rule"), Column("version", NUMBER), Column("reader"), Column("place"),
-        Column("message"),
-    )  # fmt: skip
-    for each in faults:
-        rows.add(
-            {
-                "rule": each.fault.rule.name,
-                "version": each.version,
-                "reader": "new" if each.reader_is_new else "old",
-                "place": each.fault.place or None,
-                "message": each.fault.message,
-            }
-        )
-    rows.print(as_json=as_json, empty=f"The schema keeps the compatibility {level} of {subject}.")
+        Column("rule", of="fault.rule.name"),
+        Column("version", NUMBER),
+        Column("reader", of=lambda each: "new" if each.reader_is_new else "old"),
+        Column("place", of=lambda each: each.fault.place or None),
+        Column("message", of="fault.message"),
+    )
+    rows.fill(faults).print(
+        as_json=as_json, empty=f"The schema keeps the compatibility {level} of {subject}."
+    )
     if faults:
         raise typer.Exit(1)
 
@@ -306,7 +299,7 @@ def diff(
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
     as_json: AsJson = False,
 ) -> None:
-    """What changed between two versions of a subject, place by place.
+    """Show what changed between two versions of a subject, place by place.
 
     \b
     Example:
@@ -319,7 +312,7 @@ def diff(
     from spark_logbus.schemas.registry import SchemaRegistry
     from spark_logbus.schemas.registry.subjects import parse_version
 
-    with _connected(zookeeper) as session:
+    with opened_session(zookeeper, _CLIENT) as session:
         registry = SchemaRegistry(session)
         found = registry.subject(subject)
         after = found.find(parse_version(newer))
@@ -334,9 +327,8 @@ def diff(
         else:
             before = found.find(parse_version(older))
         old, new = (registry.parsed(each.schema_id) for each in (before, after))
-    rows = Table(Column("place"), Column("before"), Column("after"))
-    for each in differences(old, new):
-        rows.add({"place": each.place or None, "before": each.before, "after": each.after})
+    place = Column("place", of=lambda each: each.place or None)
+    rows = Table(place, Column("before"), Column("after")).fill(differences(old, new))
     if as_json:
         rows.print(as_json=True)
         return
@@ -387,7 +379,7 @@ def delete(
             abort=True,
             err=True,
         )
-    with _connected(zookeeper) as session:
+    with opened_session(zookeeper, _CLIENT) as session:
         administration = SchemaAdministration(session)
         if version is None:
             gone = administration.delete_subject(subject, permanent=permanent)
@@ -428,7 +420,7 @@ def config(
     from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
 
     _one_of(set_, unset)
-    with _connected(zookeeper) as session:
+    with opened_session(zookeeper, _CLIENT) as session:
         administration = SchemaAdministration(session)
         if set_ is not None:
             with logbus_errors:
@@ -456,7 +448,7 @@ def mode(
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
     as_json: AsJson = False,
 ) -> None:
-    """Who may register under a subject; with --set or --unset, change it.
+    """Show who may register under a subject; with --set or --unset, change it.
 
     \b
     Example:
@@ -466,7 +458,7 @@ def mode(
     from spark_logbus.schemas.registry.subjects import Mode
 
     _one_of(set_, unset)
-    with _connected(zookeeper) as session:
+    with opened_session(zookeeper, _CLIENT) as session:
         administration = SchemaAdministration(session)
         if set_ is not None:
             administration.set_mode(subject, Mode.named(set_), force=force)
@@ -503,20 +495,3 @@ def _references(given: list[str] | None) -> list[Reference]:
             raise typer.BadParameter(f"A reference is NAME=SUBJECT:VERSION, got {text!r}.")
         found.append(Reference(name, subject, parse_version(version)))
     return found
-
-
-def _row(made: RegisteredSchema) -> dict[str, Any]:
-    return {
-        "subject": made.subject,
-        "version": made.version,
-        "id": made.schema_id,
-        "references": [_reference_row(each) for each in made.references],
-    }
-
-
-def _reference_row(reference: Reference) -> dict[str, Any]:
-    return {
-        "name": reference.name,
-        "subject": reference.subject,
-        "version": reference.version,
-    }

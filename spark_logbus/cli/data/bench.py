@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from spark_logbus.cli.completion import topic_names
-from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, ZooKeeper, connected
+from spark_logbus.cli.options import (
+    DEFAULT_ZOOKEEPER,
+    AcksName,
+    AsJson,
+    CompressionName,
+    ZooKeeper,
+    connected,
+    producer_config,
+)
 from spark_logbus.cli.output import NUMBER, Column, Kind, Table, console, plural
 
 if TYPE_CHECKING:
@@ -41,8 +49,8 @@ def bench(
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", help="Of a topic of its own.", min=1)
     ] = 1,
-    compression: Annotated[str, typer.Option(help="none, lz4 or zstd.")] = "none",
-    acks: Annotated[str, typer.Option(help="none, written or flushed.")] = "flushed",
+    compression: CompressionName = "none",
+    acks: AcksName = "flushed",
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
     as_json: AsJson = False,
 ) -> None:
@@ -55,14 +63,9 @@ def bench(
     Example:
       logbus bench -n 1000000 -s 500 -p 4
     """
-    from spark_logbus.cli.data.produce import one_of
-    from spark_logbus.client import Admin, ProducerConfig
-    from spark_logbus.model import Acks, Compression
+    from spark_logbus.client import Admin
 
-    config = ProducerConfig(
-        acks=one_of("--acks", acks, Acks),
-        compression=one_of("--compression", compression, Compression),
-    )
+    config = producer_config(acks, compression)
     with connected(zookeeper) as cluster:
         admin = Admin(cluster)
         with _topic(admin, topic, partitions) as name:

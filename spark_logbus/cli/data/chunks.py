@@ -158,7 +158,8 @@ class Input:
             first_line += len(lines)
 
     def _of_values(self, chunk: Chunk) -> Iterator[Chunk]:
-        """With values that have a schema parsed, and then up to the first that cannot be."""
+        """Parses values that have a schema, and completes the chunk up to the first that is
+        refused."""
         if self.take_json is None:
             yield self._completed(chunk)
             return
@@ -200,7 +201,7 @@ class Input:
             raise refused(chunk.where(len(records)), wrong) from wrong
 
     def _completed(self, chunk: Chunk) -> Chunk:
-        """With what is given for all, where the records do not say it themselves."""
+        """Adds what is given for all records, where they do not say it themselves."""
         every, count = self._for_all, len(chunk)
         values, headers = chunk.values, chunk.headers
         if self._tombstones and self.take_json is None:
@@ -232,7 +233,7 @@ def _column(
 
 
 def refused(where: str, error: InvalidRequestError) -> InvalidRequestError:
-    """Names the record."""
+    """Makes the error of a record that cannot be published, with its place."""
     return InvalidRequestError(f"{where} cannot be published. {error}")
 
 

@@ -214,7 +214,7 @@ def _parsed(schema: str) -> Node:
 
 
 def _with_json(records: Iterable[ConsumerRecord], schema: Node | None) -> Iterable[ConsumerRecord]:
-    """With values of a schema as JSON has them."""
+    """Makes values of a schema what ``json.dumps`` takes."""
     if schema is None:
         return records
     import msgspec
@@ -245,12 +245,6 @@ def _print(reader: Iterator[Iterable[ConsumerRecord]], limit: int | None, show: 
 
 
 def _wanted(admin: Admin, topic: str, partition: int | None, start: OffsetSpec) -> Wanted:
-    partitions = _partitions(admin, topic, partition)
-    described = admin.describe([topic], ends=False)[topic]
-    return Wanted(topic, described.topic_id, tuple(partitions), start, described.config)
-
-
-def _partitions(admin: Admin, topic: str, partition: int | None) -> list[TopicPartition]:
     from spark_logbus.errors import UnknownTopicError
     from spark_logbus.model import TopicPartition
 
@@ -258,8 +252,10 @@ def _partitions(admin: Admin, topic: str, partition: int | None) -> list[TopicPa
     if topic not in known or (partition is not None and partition not in known[topic].partitions):
         wanted = topic if partition is None else f"{topic}-{partition}"
         raise UnknownTopicError(f"The cluster has no {wanted}; it has: {_named(known, topic)}.")
-    numbers = known[topic].partitions if partition is None else [partition]
-    return [TopicPartition(topic, number) for number in sorted(numbers)]
+    found = known[topic]
+    numbers = sorted(found.partitions) if partition is None else [partition]
+    partitions = tuple(TopicPartition(topic, number) for number in numbers)
+    return Wanted(topic, found.topic_id, partitions, start, found.config)
 
 
 def _named(known: Mapping[str, TopicDescription], topic: str) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_logbus.cli.data.chunks import Input
+from spark_logbus.cli.data.chunks import Chunk, Input
 from spark_logbus.cli.data.publishing import InputPublisher, OwnPartitions
 from spark_logbus.cli.data.record_input import (
     InputRecord,
@@ -22,9 +21,17 @@ from spark_logbus.cli.data.record_input import (
     parse_time,
     unescaped,
 )
-from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, Topic, ZooKeeper, connected
+from spark_logbus.cli.options import (
+    DEFAULT_ZOOKEEPER,
+    AcksName,
+    CompressionName,
+    Topic,
+    ZooKeeper,
+    connected,
+    producer_config,
+)
 from spark_logbus.cli.output import console, plural
-from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
+from spark_logbus.errors import InvalidRequestError, LogbusError
 
 if TYPE_CHECKING:
     from spark_logbus.client import Cluster
@@ -85,8 +92,8 @@ def produce(
     tombstones: Annotated[
         bool, typer.Option("--tombstones", "-Z", help="An empty value is null.")
     ] = False,
-    compression: Annotated[str, typer.Option(help="none, lz4 or zstd.")] = "none",
-    acks: Annotated[str, typer.Option(help="none, written or flushed.")] = "flushed",
+    compression: CompressionName = "none",
+    acks: AcksName = "flushed",
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
     """Publish one record for each line. Ctrl-C ends it, and tells how many were published.
@@ -97,10 +104,9 @@ def produce(
     Example:
       logbus produce orders orders.tsv -K '\\t' -H source=backfill
     """
-    from spark_logbus.client import Admin, Producer, ProducerConfig
-    from spark_logbus.model import Acks, Compression
+    from spark_logbus.client import Admin, Producer
 
-    keys = None if key_separator is None else _Keys(key_separator)
+    keys = None if key_separator is None else KeySplitter(key_separator)
     chunks = Input(
         files or [],
         whole_files=whole_files,
@@ -116,12 +122,8 @@ def produce(
         ),
         tombstones=tombstones,
     )
-    config = ProducerConfig(
-        acks=one_of("--acks", acks, Acks),
-        compression=one_of("--compression", compression, Compression),
-    )
+    config = producer_config(acks, compression)
     own_partitions = OwnPartitions()
-    interrupted = False
     started = time.monotonic()
     with (
         connected(zookeeper) as cluster,
@@ -132,39 +134,60 @@ def produce(
         described = Admin(cluster).describe([topic], ends=False)[topic]
         chunks.take_json = _json_taker(cluster, described.config)
         publisher = InputPublisher(producer, topic, own_partitions)
-        try:
-            for chunk in chunks:
-                publisher.publish(chunk)
-                show_count(publisher.handed_over)
-            publisher.finish()
-        except KeyboardInterrupt:
-            interrupted = True
-            try:
-                publisher.finish(_LAST_ANSWERS_S)
-            except KeyboardInterrupt as twice:
-                console(stderr=True).print(
-                    f"Interrupted twice: {publisher.told}; others may be there, too."
-                )
-                raise typer.Exit(_INTERRUPTED) from twice
-        except InvalidRequestError as error:  # of one record: what came before it is published
-            publisher.finish()
-            publisher.check()
-            before = f"Published before it: {plural(publisher.acknowledged, 'record')}."
-            raise InvalidRequestError(f"{error} {before}") from error
-        except LogbusError as error:
-            publisher.finish(_LAST_ANSWERS_S)
-            raise type(error)(f"{error} {publisher.told}.") from error
+        interrupted = not _publish(publisher, chunks, show_count)
     seconds = time.monotonic() - started
     publisher.check(interrupted=interrupted)
-    published = (
-        f"ublished {plural(publisher.acknowledged, 'record')} to {topic} in {seconds:.1f} s."
-    )
+    outcome = f"{plural(publisher.acknowledged, 'record')} to {topic} in {seconds:.1f} s."
     if interrupted:
-        console(stderr=True).print(f"Interrupted: p{published}")
+        console(stderr=True).print(f"Interrupted: published {outcome}")
         raise typer.Exit(_INTERRUPTED)
-    console(stderr=True).print(f"P{published}")
+    console(stderr=True).print(f"Published {outcome}")
     if keys is not None:
-        keys.check()
+        _tell_of_keys(keys)
+
+
+def _publish(
+    publisher: InputPublisher, chunks: Iterable[Chunk], show_count: Callable[[int], None]
+) -> bool:
+    """Publishes all chunks and waits for their acknowledgements; returns False where Ctrl-C broke
+    that off. An error says how many records were published before it."""
+    try:
+        for chunk in chunks:
+            publisher.publish(chunk)
+            show_count(publisher.handed_over)
+        publisher.finish()
+    except KeyboardInterrupt:
+        try:
+            publisher.finish(_LAST_ANSWERS_S)
+        except KeyboardInterrupt as twice:
+            console(stderr=True).print(
+                f"Interrupted twice: {publisher.told}; others may be there, too."
+            )
+            raise typer.Exit(_INTERRUPTED) from twice
+        return False
+    except InvalidRequestError as error:  # of one record: what came before it is published
+        publisher.finish()
+        publisher.check()
+        before = f"Published before it: {plural(publisher.acknowledged, 'record')}."
+        raise InvalidRequestError(f"{error} {before}") from error
+    except LogbusError as error:
+        publisher.finish(_LAST_ANSWERS_S)
+        raise type(error)(f"{error} {publisher.told}.") from error
+    return True
+
+
+def _tell_of_keys(keys: KeySplitter) -> None:
+    """Says how many lines had no key. InvalidRequestError when none had one."""
+    if not keys.without:
+        return
+    if keys.without == keys.lines:
+        raise InvalidRequestError(
+            f"No line has the key separator {keys.shown}: the records were published without keys."
+        )
+    console(stderr=True).print(
+        f"{keys.without:,} of {keys.lines:,} lines do not have the key separator {keys.shown}, and "
+        f"no key: the first is line {keys.first_without:,}."
+    )
 
 
 def _json_taker(cluster: Cluster, config: Mapping[str, str]) -> TakeJson | None:
@@ -191,43 +214,6 @@ def _json_taker(cluster: Cluster, config: Mapping[str, str]) -> TakeJson | None:
         return None if given is None else check.take(value_of_json(node, given))
 
     return take
-
-
-Choice = TypeVar("Choice", bound=enum.Enum)
-
-
-def one_of(option: str, given: str, choices: type[Choice]) -> Choice:
-    """The choice of that name; ConfigError for another."""
-    for choice in choices:
-        if choice.name.lower() == given:
-            return choice
-    *most, last = [choice.name.lower() for choice in choices]
-    raise ConfigError(f"{option} is {given!r}; use {', '.join(most)} or {last}.")
-
-
-class _Keys(KeySplitter):
-    """Tells of lines without a key."""
-
-    def __init__(self, given: str) -> None:
-        super().__init__(given)
-        if "\n" in given or b"\n" in unescaped(given, option="--key-separator"):
-            raise ConfigError(
-                f"--key-separator is {given!r}; use a character that stands in a line."
-            )
-
-    def check(self) -> None:
-        """Say how many lines had no key. InvalidRequestError when none had one."""
-        if not self.without:
-            return
-        if self.without == self.lines:
-            raise InvalidRequestError(
-                f"No line has the key separator {self.shown}: the records were published "
-                "without keys."
-            )
-        console(stderr=True).print(
-            f"{self.without:,} of {self.lines:,} lines do not have the key separator "
-            f"{self.shown}, and no key: the first is line {self.first_without:,}."
-        )
 
 
 @contextlib.contextmanager

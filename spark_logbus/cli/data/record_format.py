@@ -88,11 +88,11 @@ def as_json(record: ConsumerRecord) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_us": record.timestamp_us,
-        "key": _text(record.key),
-        "value": _text(record.value) if record.value.__class__ is bytes else record.value,
+        "key": text_of(record.key),
+        "value": text_of(record.value) if record.value.__class__ is bytes else record.value,
     }
     if record.headers:
-        line["headers"] = [[name, _text(data)] for name, data in record.headers]
+        line["headers"] = [[name, text_of(data)] for name, data in record.headers]
     return _json(line) + b"\n"
 
 
@@ -105,7 +105,8 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def _text(data: bytes | None) -> str | dict[str, str] | None:
+def text_of(data: bytes | None) -> str | dict[str, str] | None:
+    """Returns bytes as JSON has them: text where they are UTF-8, else base64."""
     if data is None:
         return None
     try:

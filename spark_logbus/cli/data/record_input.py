@@ -68,6 +68,10 @@ class KeySplitter:
     def __init__(self, given: str) -> None:
         self.shown = "'{}'".format(given.replace("\t", "\\t"))
         self._separator = unescaped(given, option="--key-separator")
+        if "\n" in given or b"\n" in self._separator:
+            raise ConfigError(
+                f"--key-separator is {given!r}; use a character that stands in a line."
+            )
         self.lines = 0
         self.without = 0
         self.first_without = 0

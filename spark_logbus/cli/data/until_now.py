@@ -170,7 +170,7 @@ class _Reading:
                 )
 
     def _value_reader(self) -> ValueReader | None:
-        """Of a topic with a schema."""
+        """Returns the reader of values of a topic with a schema, else None."""
         from spark_logbus.topic_schemas import VALUE_ENCODING
 
         if VALUE_ENCODING not in self._wanted.config:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from spark_logbus.cli.data.record_format import text_of
 from spark_logbus.cli.inspect.directories import holds_no_logs
 from spark_logbus.cli.options import AsJson
 from spark_logbus.cli.output import (
@@ -116,7 +116,8 @@ def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
     for name in log.others:
         if not name.endswith(".index"):
             _show_file(out, log.path / name, as_json=as_json)
-    rows = Table(
+    rows = _Rows(
+        as_json,
         Column("segment"),
         Column("offsets", OFFSETS),
         Column("record_batches", NUMBER),
@@ -133,21 +134,15 @@ def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
             found = inspect_segment(OS_FILES, path, base_offset=base, checksums=False)
         except OSError as error:
             unreadable = f"Cannot be read: {error.strerror}"
-            rows.add({"segment": path.name, "state": unreadable})
-            if as_json:
-                _print_json("segment", path=str(path), problem=unreadable)
+            fields: dict[str, object] = {"path": str(path), "problem": unreadable}
+            rows.add("segment", fields, segment=path.name, state=unreadable)
             continue
         index = found.index_state(active=following is None)
         problem = _segment_problem(log, found, following)
-        if as_json:
-            _print_json("segment", path=str(path), **_segment_fields(found), index=index,
-                        problem=problem)  # fmt: skip
-        else:
-            offsets = (found.base_offset, found.end_offset) if found.record_batches else None
-            rows.add({**_segment_fields(found), "segment": path.name, "offsets": offsets,
-                      "index": index, "state": problem})  # fmt: skip
-    if not as_json:
-        out.print(rows if len(rows) else "It has no segment.")
+        offsets = (found.base_offset, found.end_offset) if found.record_batches else None
+        fields = {"path": str(path), **_segment_fields(found), "index": index, "problem": problem}
+        rows.add("segment", fields, segment=path.name, offsets=offsets, state=problem)
+    rows.print(empty="It has no segment.")
 
 
 def _segment_problem(log: LogListing, found: SegmentReport, following: int | None) -> str | None:
@@ -237,7 +232,8 @@ def batches(segment: Segment, limit: Limit = 100, as_json: AsJson = False) -> No
     from spark_logbus.log import OS_FILES
     from spark_logbus.log.inspect import Damage, read_segment
 
-    rows = Table(
+    rows = _Rows(
+        as_json,
         Column("position", NUMBER),
         Column("offsets", OFFSETS),
         Column("records", NUMBER),
@@ -258,8 +254,8 @@ def batches(segment: Segment, limit: Limit = 100, as_json: AsJson = False) -> No
         file = OS_FILES.open_read_only(segment)
         for found in read_segment(file):
             if isinstance(found, Damage):
-                rows.add(_damage_cells(found), styles={"check": "bold red"})
                 problems.add(found.position, found.size_bytes, found.reason)
+                rows.add_damage(found)
                 continue
             if shown == limit:
                 _note_limit(limit)
@@ -267,46 +263,29 @@ def batches(segment: Segment, limit: Limit = 100, as_json: AsJson = False) -> No
             shown += 1
             position, header = found
             columns = _column_count(file, position, header)
-            if as_json:
-                fields = _batch_fields(header)
-                _print_json("record batch", position=position, **fields, columns=columns)
-            else:
-                rows.add({**_batch_cells(header, position), "columns": columns})
-    if not as_json:
-        console().print(rows if len(rows) else f"{segment} is empty.")
+            fields = {"position": position, **_batch_fields(header), "columns": columns}
+            producer = f"{header.producer_id}/{header.producer_epoch}/{header.base_sequence}"
+            rows.add(
+                "record batch",
+                fields,
+                offsets=(header.base_offset, header.last_offset + 1),
+                records=header.record_count,
+                schema_id=header.schema_id or None,
+                producer=producer if header.producer_id >= 0 else None,
+                check="ok",
+            )
+    rows.print(empty=f"{segment} is empty.")
     problems.report()
 
 
-def _batch_cells(header: RecordBatchHeader, position: int) -> dict[str, object]:
-    producer = f"{header.producer_id}/{header.producer_epoch}/{header.base_sequence}"
-    return {
-        **_batch_fields(header),
-        "position": position,
-        "offsets": (header.base_offset, header.last_offset + 1),
-        "records": header.record_count,
-        "schema_id": header.schema_id or None,
-        "producer": producer if header.producer_id >= 0 else None,
-        "check": "ok",
-    }
-
-
 def _column_count(file: File, position: int, header: RecordBatchHeader) -> int | None:
-    """Of a record batch of columns; None for others."""
+    """Returns the number of columns in a record batch of columns; None for others."""
     from spark_logbus.record import format as fmt
 
     if header.layout != fmt.LAYOUT_COLUMNS:
         return None
     directory = file.pread(fmt.DIRECTORY.size, position + fmt.DIRECTORY_AT)
     return int(fmt.DIRECTORY.unpack(directory)[0])
-
-
-def _damage_cells(found: Damage) -> dict[str, object]:
-    return {
-        "position": found.position,
-        "offsets": None if found.at_end else (found.start, found.end),
-        "bytes": found.size_bytes,
-        "check": "DAMAGED",
-    }
 
 
 def _batch_fields(header: RecordBatchHeader) -> dict[str, object]:
@@ -425,18 +404,10 @@ def _record_fields(record: dict[str, Any]) -> dict[str, object]:
     return {
         "offset": record["offset"],
         "timestamp_us": record["timestamp"],
-        "key": _text(record.get("key")),
-        "value": _text(record["value"]),
-        "headers": [{"key": h["key"], "value": _text(h["value"])} for h in headers],
+        "key": text_of(record.get("key")),
+        "value": text_of(record["value"]),
+        "headers": [{"key": h["key"], "value": text_of(h["value"])} for h in headers],
     }
-
-
-def _text(data: bytes | None) -> str | dict[str, str] | None:
-    """Text as it is; bytes that are none as base64."""
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data or b"").decode()}
 
 
 # -- indexes --------------------------------------------------------------------------------
@@ -498,6 +469,35 @@ def index(
 
 
 # -- all ------------------------------------------------------------------------------------
+
+
+class _Rows:
+    """Rows of a verb: JSON of each at once, or all as a table at the end."""
+
+    def __init__(self, as_json: bool, *columns: Column) -> None:
+        self._as_json = as_json
+        self._table = Table(*columns)
+
+    def add(self, kind: str, fields: Mapping[str, object], **cells: object) -> None:
+        """Adds a row: ``fields`` are the keys of JSON, and with ``cells`` those of the table."""
+        if self._as_json:
+            _print_json(kind, **fields)
+        else:
+            self._table.add({**fields, **cells})
+
+    def add_damage(self, found: Damage) -> None:
+        """Adds a row to the table alone: as JSON it is one of the problems."""
+        cells = {
+            "position": found.position,
+            "offsets": None if found.at_end else (found.start, found.end),
+            "bytes": found.size_bytes,
+            "check": "DAMAGED",
+        }
+        self._table.add(cells, styles={"check": "bold red"})
+
+    def print(self, *, empty: str) -> None:
+        if not self._as_json:
+            console().print(self._table if len(self._table) else empty)
 
 
 class _Problems:

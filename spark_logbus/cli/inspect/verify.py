@@ -58,11 +58,12 @@ def verify(
 def _print(result: Verification, root: Path, seconds: float) -> None:
     out = console()
     if result.findings:
-        rows = Table(Column("kind"), Column("where"), Column("what"))
-        for finding in result.findings:
-            where = str(finding.path.relative_to(root))
-            rows.add({"kind": finding.severity.value, "where": where, "what": finding.message})
-        out.print(rows)
+        rows = Table(
+            Column("kind", of="severity.value"),
+            Column("where", of=lambda finding: str(finding.path.relative_to(root))),
+            Column("what", of="message"),
+        )
+        out.print(rows.fill(result.findings))
     state = "in use by a broker" if result.live else "not in use"
     if not result.live:
         state += ", stopped in order" if result.clean else ", not stopped in order"

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper
-from spark_logbus.errors import LogbusError
-from spark_logbus.signals import call_at
-
-logger = logging.getLogger(__name__)
+from spark_logbus.cli.server.serving import serve
 
 
 def registry(
@@ -44,39 +39,11 @@ def registry(
     server = RegistryServer(
         zookeeper=zookeeper, host=host, port=port, preferred_port=preferred_port
     )
-    stop = threading.Event()
-    started = threading.Event()
-
-    def on_signal() -> None:
-        stop.set()
-        if not started.is_set():
-            server.give_up_start()
-
     logging.getLogger("spark_logbus").setLevel(logging.INFO)
-    call_at((signal.SIGTERM, signal.SIGINT), on_signal)
-    try:
-        server.start()
-        started.set()
-    except LogbusError:
-        if not stop.is_set():
-            raise
-        logger.info("The registry was stopped before it served.")
-        return
-    try:
-        if ready_file is not None:
-            _write_ready_file(ready_file, server.url)
-        stop.wait()
-    finally:
-        server.stop()
-
-
-def _write_ready_file(ready_file: Path, url: str) -> None:
-    beside = ready_file.with_name(f"{ready_file.name}.new")
-    try:
-        beside.write_text(f"{url}\n", "utf-8")
-        beside.replace(ready_file)
-    except OSError as error:
-        logger.error(
-            "Cannot write the ready file %s: %s. Schemas are served at %s all the same.",
-            ready_file, error.strerror, url,
-        )  # fmt: skip
+    serve(
+        server,
+        "The registry",
+        address=lambda: server.url,
+        ready_file=ready_file,
+        does="Schemas are served",
+    )

@@ -91,7 +91,7 @@ LASTING: dict[str, dict[str, Any]] = {"broker": {"zookeeper_session_ms": 60_000}
 
 @pytest.fixture
 def two_brokers(tmp_path: Path, chroot: str) -> Iterator[list[BrokerProcess]]:
-    """That lead two partitions of a topic each."""
+    """Brokers that lead two partitions of a topic each."""
     with (
         broker_process(tmp_path / "1", chroot, broker_id=1, settings=LASTING) as first,
         broker_process(tmp_path / "2", chroot, broker_id=2, settings=LASTING) as second,

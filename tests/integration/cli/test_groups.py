@@ -124,7 +124,7 @@ def test_a_group_is_listed_and_described(command: Command, logbus: Logbus, topic
 def test_a_rewind_is_recorded_with_its_reason_and_its_topic(
     command: Command, logbus: Logbus, topic: str
 ) -> None:
-    """Also where the group's offsets are of an earlier topic of that name."""
+    """Holds where the group's offsets are of an earlier topic of that name, too."""
     topic_partition = TopicPartition(topic, 0)
     with Session(logbus.zookeeper, client_name="test") as session:
         GroupOffsets(session).commit(

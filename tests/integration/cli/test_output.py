@@ -36,7 +36,7 @@ def running(*words: str, stdout: int = subprocess.PIPE) -> Iterator[subprocess.P
 
 
 def read_until(pipe: int, wanted: bytes) -> bytes:
-    """What comes out of the pipe, up to ``wanted``; fails where it does not come in time."""
+    """Reads the pipe up to ``wanted``; fails where that does not come in time."""
     deadline = time.monotonic() + DEADLINE_S
     seen = b""
     while wanted not in seen:

@@ -63,12 +63,12 @@ def stored(logbus: Logbus, topic: str) -> dict[int, list[Row]]:
 
 
 def values(logbus: Logbus, topic: str) -> list[int]:
-    """Of all partitions, in the order of their numbers."""
+    """Values of all partitions, in the order of their numbers."""
     return sorted(int(row["value"]) for rows in stored(logbus, topic).values() for row in rows)
 
 
 def says(told: str, start: str) -> bool:
-    """Whether it begins so."""
+    """Compares the beginning of a list."""
     return without_waiting(told).startswith(start)
 
 
@@ -204,7 +204,8 @@ def test_ctrl_c_tells_how_many_of_many_were_published(logbus: Logbus) -> None:
 def test_what_was_published_is_known_when_a_broker_stands_still(
     tmp_path: Path, chroot: str
 ) -> None:
-    """As with Ctrl-C while a producer waits for room, or when it has waited for long enough."""
+    """Does what Ctrl-C does while a producer waits for room, or when it has waited for long
+    enough."""
     config = ProducerConfig(batch_bytes=1_000, buffer_bytes=1_000, max_block_ms=100)
     chunk = Chunk(values=[b"value"] * 1_000, source="f", first_line=1)
     with (

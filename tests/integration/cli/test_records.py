@@ -214,7 +214,7 @@ def test_wrong_input_of_produce(command: Command, topic: str, tmp_path: Path) ->
 
 @pytest.mark.long
 def test_a_reader_that_has_enough(logbus: Logbus) -> None:
-    """As ``logbus consume ... | head -1``: no message, though most is never read."""
+    """Runs ``logbus consume ... | head -1``: no message, though most is never read."""
     name = logbus.topic()
     logbus.produce(name, [f"record {number} {'x' * 100}" for number in range(20_000)])
     process = subprocess.Popen(

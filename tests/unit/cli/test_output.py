@@ -169,7 +169,7 @@ def in_a_terminal(table: Table, width: int, monkeypatch: pytest.MonkeyPatch) -> 
 def test_words_of_a_table_are_never_broken(
     monkeypatch: pytest.MonkeyPatch, width: int, address: str
 ) -> None:
-    """What is cut in two cannot be copied: an address, a name, a number."""
+    """Words that are cut in two cannot be copied: an address, a name, a number."""
     table = Table(
         Column("broker", NUMBER),
         Column("address"),

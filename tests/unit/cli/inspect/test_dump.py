@@ -271,7 +271,8 @@ def test_segments_of_a_live_directory(run: Run, tmp_path: Path) -> None:
 def test_the_outdated_index_of_an_active_segment_is_nothing_wrong(
     run: Run, tmp_path: Path, *, in_use: bool
 ) -> None:
-    """It is of the last orderly stop; the broker has the newer one in memory, or makes it anew."""
+    """The index is of the last orderly stop; the broker has the newer one in memory, or makes it
+    anew."""
     broker = Broker(tmp_path / "data")
     broker.append(record_batches.record_batch())
     broker.restart()

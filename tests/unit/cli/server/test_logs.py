@@ -12,7 +12,7 @@ log = logging.getLogger("tests.logs")
 
 
 def formatted(*args: object, **options: Any) -> dict[str, Any]:
-    """What a record with these arguments becomes; checks that it is one line."""
+    """Formats a record with these arguments; checks that it is one line."""
     lines = []
 
     class Handler(logging.Handler):
