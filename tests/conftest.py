@@ -102,7 +102,7 @@ def _zookeeper_client(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
     aside = logging.getLogger("tests.zookeeper")  # no test's log is to have what it says
     aside.propagate = False
     client = KazooClient(hosts=zookeeper.address, logger=aside)
-    client.start(timeout=30)
+    client.start(timeout=60)
     yield client
     client.stop()
     client.close()

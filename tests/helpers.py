@@ -22,7 +22,7 @@ _POLL_S = 0.01
 def wait_until(
     predicate: Callable[[], T],
     *,
-    deadline_s: float = 30,
+    deadline_s: float = 60,
     message: str = "the condition to come true",
 ) -> T:
     """Call ``predicate`` until its result is true, and return that; fail after ``deadline_s``."""

@@ -198,7 +198,7 @@ class FakeBroker:
         with self.cluster.lock:
             self.cluster.lock.notify_all()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         self._threads.clear()
 
     def drop_connections(self) -> None:
@@ -262,7 +262,7 @@ class FakeBroker:
         if fault is not None and fault.kind == "drop_after":
             return False
         if fault is not None and (fault.is_held or fault.kind == "hang"):
-            fault.release.wait(30)
+            fault.release.wait(60)
         if isinstance(message, AppendRequest) and message.acks == "none":
             return True
         data = (

@@ -41,7 +41,8 @@ def serving(directory: Path, zookeeper: str, **network: int) -> Iterator[BrokerP
 
 
 def drip(wire: Wire, *, pause_s: float) -> float:
-    """Send a request byte by byte until the broker ends the connection; the seconds until then."""
+    """Sends a request byte by byte until the broker ends the connection, before the last byte;
+    returns the seconds until then."""
     pause = threading.Event()
     started = time.monotonic()
     with contextlib.suppress(ConnectionError):
@@ -61,7 +62,7 @@ def test_drips_buy_no_time_before_the_handshake(tmp_path: Path, chroot: str) -> 
         started = time.monotonic()  # what is limited begins with the connection
         with Wire.to(broker.address, shake_hands=False) as slow:
             drip(slow, pause_s=0.05)
-        assert 2 <= time.monotonic() - started < 20
+        assert time.monotonic() - started >= 2
         assert works(broker, good)
 
 
@@ -118,7 +119,7 @@ def test_a_request_that_drips_in_ends_its_connection(tmp_path: Path, chroot: str
         connect(broker) as slow,
         connect(broker) as good,
     ):
-        assert 2 <= drip(slow, pause_s=0.05) < 20
+        assert drip(slow, pause_s=0.05) >= 2
         assert works(broker, good)
 
 

@@ -53,7 +53,7 @@ def told(broker: BrokerProcess) -> str:
 def health(broker: BrokerProcess) -> dict[str, Any]:
     address = re.findall(r"http://([0-9.:]+)/metrics", told(broker))[-1]
     try:
-        with urllib.request.urlopen(f"http://{address}/healthz", timeout=20) as page:
+        with urllib.request.urlopen(f"http://{address}/healthz", timeout=60) as page:
             found: dict[str, Any] = json.load(page)
     except urllib.error.HTTPError as error:
         found = json.load(error)
@@ -85,7 +85,7 @@ def test_it_can_be_stopped_while_it_waits(
     process = broker._process
     assert process is not None
     process.send_signal(number)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert "was stopped before it served" in told(broker)
     zookeeper.start()
     broker.start()
@@ -103,6 +103,6 @@ def test_a_waiting_broker_stops_right_after_a_pause(
         with frozen(broker.pid):
             pass
         broker.ask_to_stop()
-        wait_until(lambda: not broker.running, deadline_s=20, message="the broker's end")
+        wait_until(lambda: not broker.running, deadline_s=60, message="the broker's end")
         broker.log_file.unlink()
         broker.launch()

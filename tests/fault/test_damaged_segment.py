@@ -64,7 +64,7 @@ def test_a_flipped_bit_in_a_sealed_segment_costs_one_batch(
         with Cluster.from_zookeeper(chroot) as cluster:
             with Producer(cluster, ProducerConfig(linger_ms=0)) as producer:
                 for value in expected:
-                    producer.send(TP.topic, value).result(20)
+                    producer.send(TP.topic, value).result(60)
             flip(tmp_path / "data" / str(TP), DAMAGED, byte)
             with pytest.raises(DAMAGE, match=told):
                 values(cluster, DAMAGED, COUNT)
@@ -79,7 +79,7 @@ def check_a_consumer_stops_there_and_goes_on_behind(cluster: Cluster) -> None:
         seen: list[int] = []
 
         def poll() -> None:
-            for batch in consumer.poll_arrow(5):
+            for batch in consumer.poll_arrow(60):
                 seen.extend(batch.offsets().to_pylist())
 
         while len(seen) < DAMAGED:

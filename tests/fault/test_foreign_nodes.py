@@ -32,14 +32,14 @@ SECRET = "/brokers/topics/secret"
 
 def health(broker: BrokerProcess) -> dict[str, list[str]]:
     address = re.findall(r"http://([0-9.:]+)/metrics", broker.log_file.read_text())[-1]
-    with urllib.request.urlopen(f"http://{address}/healthz", timeout=20) as page:
+    with urllib.request.urlopen(f"http://{address}/healthz", timeout=60) as page:
         found: dict[str, list[str]] = json.load(page)
         return found
 
 
 def metric(broker: BrokerProcess, name: str) -> float:
     address = re.findall(r"http://([0-9.:]+)/metrics", broker.log_file.read_text())[-1]
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as page:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as page:
         return float(re.findall(rf"^{name} (\S+)$", page.read().decode(), re.MULTILINE)[0])
 
 
@@ -59,7 +59,7 @@ def test_foreign_nodes_cost_brokers_and_clients_nothing(tmp_path: Path, chroot: 
         with Cluster.from_zookeeper(chroot) as cluster:
             assert [topic.name for topic in Admin(cluster).topics()] == ["t"]
             with Producer(cluster) as producer:
-                producer.send("t", b"value").result(30)
+                producer.send("t", b"value").result(60)
         notes = "\n".join(health(broker)["notes"])
         told = broker.log_file.read_text()
         for path in [*FOREIGN, SECRET]:

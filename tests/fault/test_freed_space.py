@@ -77,16 +77,16 @@ def test_a_deleted_topic_frees_its_space(tmp_path: Path, chroot: str) -> None:
             admin = Admin(cluster)
             admin.delete_topic("t")
             admin.delete_topic("unflushed")
-            wait_until(lambda: logs_of(broker) == [], deadline_s=10)
+            wait_until(lambda: logs_of(broker) == [], deadline_s=60)
             answered = waiting.answer(Api.FETCH, FetchResponse).results[0]
             assert isinstance(failure(answered.error), NotLeaderError | UnknownTopicError)
-            wait_until(lambda: space_of_deleted(broker) < SEGMENT_MIB + 1, deadline_s=10)
+            wait_until(lambda: space_of_deleted(broker) < SEGMENT_MIB + 1, deadline_s=60)
             assert space_of_deleted(broker) > SEGMENT_MIB - 1, "what the stopped reader is sent"
             stopped.go_on()
             assert int(stopped.result()) == SEGMENT_MIB * len(
                 keyed_batch(Keyed(b"key", bytes(MIB - 600)))
             )
-            wait_until(lambda: space_of_deleted(broker) == 0, deadline_s=10)
+            wait_until(lambda: space_of_deleted(broker) == 0, deadline_s=60)
             assert first.arrow_batch.column("value")[0].as_py() == bytes(MIB - 600)
         assert broker.running
 
@@ -115,5 +115,5 @@ def test_retention_and_compaction_free_space(tmp_path: Path, chroot: str, policy
             },
         )
 
-        wait_until(lambda: space_of_segments(directory) < SEGMENT_MIB + 2, deadline_s=30)
-        wait_until(lambda: space_of_deleted(broker) == 0, deadline_s=10)
+        wait_until(lambda: space_of_segments(directory) < SEGMENT_MIB + 2, deadline_s=60)
+        wait_until(lambda: space_of_deleted(broker) == 0, deadline_s=60)

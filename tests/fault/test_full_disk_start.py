@@ -81,11 +81,11 @@ def test_a_broker_starts_on_a_full_disk(tmp_path: Path, chroot: str) -> None:
             with connect(broker) as wire, Cluster.from_zookeeper(chroot) as cluster:
                 admin = Admin(cluster)
                 admin.delete_topic("other")
-                wait_until(lambda: not list(disk.seen.glob("other-0")), deadline_s=20)
+                wait_until(lambda: not list(disk.seen.glob("other-0")), deadline_s=60)
                 disk.fill()
                 assert isinstance(append(wire, "t"), StorageError)
                 admin.alter_topic("t", put={"retention.bytes": str(2 * MIB)})
-                wait_until(lambda: isinstance(append(wire, "t"), int), deadline_s=20)
+                wait_until(lambda: isinstance(append(wire, "t"), int), deadline_s=60)
                 wait_until(lambda: admin.describe_cluster().healthy)
                 assert "Appends are taken again" in broker.log_file.read_text()
         finally:

@@ -36,7 +36,7 @@ class Losses:
 
     def passes(self, _: bytes) -> bool:
         if self.held is not None:
-            return self.held.wait(30) and False
+            return self.held.wait(60) and False
         if self.losing and self._chance.random() < 0.4:
             self.lost += 1
             return False
@@ -64,7 +64,7 @@ def lossy(
 def publish(cluster: Cluster, losses: Losses, config: ProducerConfig) -> dict[bytes, int]:
     """Send records while answers get lost; the offset that each was acknowledged at."""
     with Producer(cluster, config) as producer:
-        producer.send(TP.topic, b"first").result(30)
+        producer.send(TP.topic, b"first").result(60)
         losses.losing = True
         offsets: dict[bytes, int | None] = {}
         for first in range(0, RECORDS, 20):  # an answer or more to each
@@ -113,7 +113,7 @@ def test_several_requests_are_under_way_and_keep_their_order(
         return [value for value in values if value in data]
 
     with Producer(cluster, ProducerConfig(linger_ms=0, batch_bytes=100)) as producer:
-        producer.send(TP.topic, b"first").result(30)
+        producer.send(TP.topic, b"first").result(60)
         losses.held = threading.Event()
         futures = []
         for count in range(1, 4):

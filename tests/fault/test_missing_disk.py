@@ -221,10 +221,10 @@ def test_a_given_up_log_continues_after_all_its_offsets(broker: BrokerProcess, c
         with Consumer(cluster, config) as consumer:
             consumer.assign([lost])
             with pytest.raises(OffsetOutOfRangeError, match=f"Offset 6 of t-1.*{GONE_ON}"):
-                consumer.poll_arrow(30)
+                consumer.poll_arrow(60)
             consumer.seek(lost, GONE_ON + 3)  # beyond the end: no silent wait either
             with pytest.raises(OffsetOutOfRangeError):
-                consumer.poll_arrow(30)
+                consumer.poll_arrow(60)
     broker.stop()
     restarted(broker)
     with connect(broker) as wire:
@@ -235,7 +235,7 @@ def test_a_given_up_log_continues_after_all_its_offsets(broker: BrokerProcess, c
 def produce(cluster: Cluster, topic: str, count: int) -> list[int | None]:
     with Producer(cluster) as producer:
         sent = [producer.send(topic, b"%d" % number) for number in range(count)]
-    return [each.result(30).offset for each in sent]
+    return [each.result(60).offset for each in sent]
 
 
 @pytest.mark.long
@@ -287,10 +287,10 @@ def test_a_restored_backup_is_used_and_goes_on_behind_what_is_lost(
             assert admin.list_offsets({short: LastRecords(3)})[short] == 9
             with Consumer(cluster, ConsumerConfig(start=Earliest())) as consumer:
                 consumer.assign([short])
-                assert [each.offset for each in consumer.poll(30)] == list(range(10))
+                assert [each.offset for each in consumer.poll(60)] == list(range(10))
                 assert consumer.metrics()["records_lag"] == 2
                 with pytest.raises(OffsetOutOfRangeError, match=f"from 10 on were lost.*{GONE_ON}"):
-                    consumer.poll(30)
+                    consumer.poll(60)
             with Consumer(cluster, ConsumerConfig(out_of_range="earliest")) as consumer:
                 consumer.assign([short])
                 consumer.seek(short, 12)

@@ -1,4 +1,4 @@
-"""Seconds until a network notices that a peer with data under way has vanished.
+"""Fails unless a network notices that a peer with data under way has vanished.
 
 Runs in a network namespace of its own, as it switches the loopback interface on and off.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from spark_logbus.clock import SystemClock
@@ -42,9 +41,8 @@ def main() -> None:
     wire.send(Api.DELETE_TOPIC, DeleteTopicRequest("t"))
     wire.sock.recv(1 << 20)
     link("down")
-    started = time.monotonic()
-    wait_until(lambda: network.connection_count == 0, deadline_s=60)
-    sys.stdout.write(f"{time.monotonic() - started:.2f}\n")
+    # Retransmission by itself would go on for a quarter of an hour.
+    wait_until(lambda: network.connection_count == 0)
     wire.sock.close()
     network.stop_accepting()
     network.stop()

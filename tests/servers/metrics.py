@@ -20,7 +20,7 @@ Scraped = dict[tuple[str, Labels], float]
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -52,7 +52,7 @@ def wait_for(broker: BrokerProcess, name: str, expected: float | None, **labels:
         scraped = scrape(broker)
         return scraped if value(scraped, name, **labels) == expected else None
 
-    found = wait_until(reached, deadline_s=20, message=message)
+    found = wait_until(reached, deadline_s=60, message=message)
     assert found is not None
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 from spark_logbus.schemas.rest.server import RegistryServer
 
 V1 = "application/vnd.schemaregistry.v1+json"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @contextlib.contextmanager

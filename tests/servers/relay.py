@@ -43,7 +43,7 @@ class Relay:
         """When those who are connected have gone."""
         self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         self._listener.close()
 
     def _accept(self) -> None:
@@ -63,7 +63,7 @@ class Relay:
             requests = threading.Thread(target=self._hand_on, args=ends, daemon=True)
             requests.start()
             self._hand_on(broker, client, self._passes)
-            requests.join(10)
+            requests.join(60)
 
     def _hand_on(
         self, source: socket.socket, target: socket.socket, passes: Callable[[bytes], bool]

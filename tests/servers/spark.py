@@ -110,7 +110,7 @@ class Logbus:
             ]
             producer.flush()
             for future in futures:
-                future.result(30)
+                future.result(60)
 
     def ends(self, topic: str) -> dict[TopicPartition, int]:
         return {topic_partition: ends[1] for topic_partition, ends in self.spans(topic).items()}

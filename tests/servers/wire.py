@@ -26,7 +26,7 @@ from spark_logbus.protocol import (
     frame_head,
 )
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 M = TypeVar("M", bound=Message)
 
 

@@ -34,7 +34,7 @@ def expire(victim: Session, *, through: str | None = None) -> None:
     client_id = victim._client.client_id
     assert client_id is not None
     thief = KazooClient(hosts=through or victim.connect.servers, client_id=client_id)
-    thief.start(timeout=30)
+    thief.start(timeout=60)
     thief.stop()
     thief.close()
 
@@ -67,7 +67,7 @@ def allow(connect: str, path: str) -> None:
 def _set_acls(connect: str, path: str, acls: list[ACL]) -> None:
     servers, _, chroot = connect.partition("/")
     owner = KazooClient(hosts=servers, auth_data=[("digest", ":".join(_OWNER))])
-    owner.start(timeout=30)
+    owner.start(timeout=60)
     try:
         owner.set_acls(f"/{chroot}{path}", acls)
     finally:
@@ -117,7 +117,7 @@ class Proxy:
         self._listener.close()
         self.cut()
         for thread in list(self._threads):
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
         for side in (*self.forgotten, *(side for pair in self._pairs for side in pair)):
             side.close()

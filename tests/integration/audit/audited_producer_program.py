@@ -19,7 +19,7 @@ def main() -> None:
         with Producer(cluster, interceptors=[audit]) as producer:
             while True:
                 sent = producer.send_many(topic, [b"x"] * 100, timestamps_us=[at_us] * 100)
-                sent[-1].result(30)
+                sent[-1].result(60)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def publish(pair: Pair, topic: str, numbers: range) -> None:
         for number in numbers:
             sent = producer.send(topic, b"%d" % number, timestamp_us=T0_US + number * 1_000_000)
             if number % 100 == 99:
-                sent.result(30)
+                sent.result(60)
 
 
 def asked(pair: Pair, topic: str) -> AuditResult:

@@ -63,8 +63,8 @@ def test_lowered_retention_deletes_live_segments(
             {"retention.ms": "-1"},
             {"retention.ms": "-1", **retention},
         )
-        wait_until(lambda: log_start(admin) >= 8, deadline_s=10)
-        wait_until(lambda: len(list(segments.glob("*.log"))) <= 3, deadline_s=10)
+        wait_until(lambda: log_start(admin) >= 8, deadline_s=60)
+        wait_until(lambda: len(list(segments.glob("*.log"))) <= 3, deadline_s=60)
         assert wire.append("t", 0, BATCH).results[0].base_offset == 11
 
 
@@ -79,11 +79,11 @@ def test_a_lower_max_message_bytes_refuses_larger_record_batches(
         def refused() -> bool:
             return wire.append("t", 0, BATCH).results[0].error is not None
 
-        wait_until(refused, deadline_s=10)
+        wait_until(refused, deadline_s=60)
         with pytest.raises(RecordBatchTooLargeError, match="1000"):
             raise failure(wire.append("t", 0, BATCH).results[0].error)
         admin.alter_topic("t", drop=["max.message.bytes"])
-        wait_until(lambda: not refused(), deadline_s=10)
+        wait_until(lambda: not refused(), deadline_s=60)
 
 
 def test_a_change_of_flush_ms_flushes_what_waited(broker: BrokerProcess, admin: Admin) -> None:
@@ -93,9 +93,9 @@ def test_a_change_of_flush_ms_flushes_what_waited(broker: BrokerProcess, admin: 
         assert wire.call(Api.APPEND, request, AppendResponse, BATCH).results[0].error is None
         assert wire.fetch("t", 0, 0).results[0].length == 0, "it is not flushed yet"
         admin.alter_topic("t", put={"flush.ms": "1"})
-        wait_until(lambda: wire.fetch("t", 0, 0).results[0].length, deadline_s=10)
+        wait_until(lambda: wire.fetch("t", 0, 0).results[0].length, deadline_s=60)
         wire.call(Api.APPEND, request, AppendResponse, BATCH)
-        wait_until(lambda: wire.fetch("t", 0, 1).results[0].length, deadline_s=10)
+        wait_until(lambda: wire.fetch("t", 0, 1).results[0].length, deadline_s=60)
 
 
 def test_what_cannot_be_set_is_refused_and_nothing_is_changed(admin: Admin) -> None:
@@ -152,13 +152,13 @@ def test_partitions_that_are_added_are_led_and_used(
     admin.create_topic("t", partitions=1)
     config = ClientConfig(metadata_max_age_ms=1)
     with Cluster.from_zookeeper(chroot, config) as cluster, Producer(cluster) as producer:
-        assert producer.send("t", b"a").result(20).partition == 0
+        assert producer.send("t", b"a").result(60).partition == 0
         done = admin.alter_topic("t", partitions=3)
         assert (done.partitions_before, done.partitions) == (1, 3)
         assert admin.alter_topic("t", partitions=3).partitions_before == 3
         assert Admin(cluster).describe(["t"])["t"].partitions.keys() == {0, 1, 2}
-        wait_until(lambda: producer.send("t", b"b").result(20).partition == 2)
-        assert producer.send("t", b"b", partition=1).result(20).partition == 1
+        wait_until(lambda: producer.send("t", b"b").result(60).partition == 2)
+        assert producer.send("t", b"b", partition=1).result(60).partition == 1
     broker.stop()
     broker.start()
     wait_until(lambda: len(marks := high_watermarks(admin)) == 3 and min(marks) >= 1)

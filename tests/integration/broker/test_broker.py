@@ -285,7 +285,7 @@ def test_waiting_fetches_do_not_hold_up_a_stop(tmp_path: Path, chroot: str) -> N
             stopping = threading.Thread(target=broker.stop)
             stopping.start()
             assert wire.answer(Api.FETCH, FetchResponse).results[0].length == 0
-            stopping.join(30)
+            stopping.join(60)
             assert not stopping.is_alive()
             with pytest.raises(EndedError):
                 wire.receive()

@@ -227,7 +227,7 @@ def test_records_without_a_key_are_refused_with_the_remedy(cluster: Cluster) -> 
     with Producer(cluster) as producer:
         future = producer.send("keys-only", b"value")
         with pytest.raises(InvalidRequestError, match=r"'keys-only' is compacted .* give every"):
-            future.result(30)
+            future.result(60)
 
 
 def test_a_policy_that_does_not_exist_is_refused(cluster: Cluster) -> None:

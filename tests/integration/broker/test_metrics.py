@@ -121,7 +121,7 @@ def test_requests_that_are_none_and_connections_that_are_refused(
             wait_for(broker, "connections", 2)
             for _ in range(3):
                 host, _, port = broker.address.rpartition(":")
-                with socket.create_connection((host, int(port)), timeout=20) as sock:
+                with socket.create_connection((host, int(port)), timeout=60) as sock:
                     while sock.recv(4096):  # why it is turned away, then the end
                         pass
             wait_for(broker, "connections_refused_total", 3)
@@ -215,7 +215,7 @@ def test_recovery_can_be_watched(tmp_path: Path, chroot: str) -> None:
                 stamp(batch, base_offset=offset, leader_epoch=0, append_time_us=0)
                 file.write(batch)
         broker.launch()
-        said = wait_until(lambda: _recovering(broker), deadline_s=20) or {}
+        said = wait_until(lambda: _recovering(broker), deadline_s=60) or {}
         assert said["status"] == "recovering"
         port = port_of(broker)
         assert get(port, "/livez")[0] == 200

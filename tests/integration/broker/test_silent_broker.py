@@ -124,7 +124,7 @@ def test_a_send_waits_for_no_metadata(tmp_path: Path, chroot: str) -> None:
         Admin(cluster).create_topic("t", partitions=1)
         with Producer(cluster, ProducerConfig(batch_bytes=1, linger_ms=0)) as producer:
             futures = [producer.send("t", b"0")]
-            futures[0].result(30)
+            futures[0].result(60)
 
             def send() -> None:
                 futures.extend(producer.send("t", b"%d" % number) for number in range(1, 20))
@@ -132,6 +132,6 @@ def test_a_send_waits_for_no_metadata(tmp_path: Path, chroot: str) -> None:
             sending = threading.Thread(target=send)
             with frozen(broker.pid):
                 sending.start()
-                sending.join(20)
+                sending.join(60)
                 assert not sending.is_alive()
-            assert [future.result(30).offset for future in futures] == list(range(20))
+            assert [future.result(60).offset for future in futures] == list(range(20))

@@ -79,7 +79,7 @@ class Up:
         self.process.send_signal(number)
         code = self.process.wait(DEADLINE_S)
         wait_until(
-            lambda: all(map(process_is_gone, children)), deadline_s=10, message="the children to go"
+            lambda: all(map(process_is_gone, children)), deadline_s=60, message="the children to go"
         )
         return code
 
@@ -120,7 +120,7 @@ def test_data_and_ports_survive_every_way_to_stop(start: Start) -> None:
     with Cluster.from_zookeeper(addresses[0]) as cluster, Producer(cluster) as producer:
         Admin(cluster).create_topic("kept", partitions=2)
         for value in (b"one", b"two", b"three"):
-            producer.send("kept", value).result(30)
+            producer.send("kept", value).result(60)
     assert up.end(signal.SIGTERM) == 0
     assert up.shown.endswith("Stopped.\n")
 
@@ -204,7 +204,7 @@ def kept(zookeeper: str) -> int:
             known = [p.ends.high_watermark for p in partitions if p.ends is not None]
             return known if len(known) == len(partitions) else None
 
-        found: list[int] | None = wait_until(ends, deadline_s=30)
+        found: list[int] | None = wait_until(ends, deadline_s=60)
         return sum(found or [])
 
 

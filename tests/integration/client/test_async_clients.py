@@ -136,7 +136,7 @@ def test_an_async_consumer_does_what_a_consumer_does(
             await consumer.assign([one, other])
             await consumer.pause([other])
             assert consumer.paused == [other]
-            records = await consumer.poll(30, max_records=4)
+            records = await consumer.poll(60, max_records=4)
             assert [record.value for record in records] == [b"0", b"1", b"2", b"3"]
             assert await consumer.position(one) == 4
             assert (await anext(consumer)).offset == 4
@@ -148,7 +148,7 @@ def test_an_async_consumer_does_what_a_consumer_does(
             await consumer.resume([other])
             assert len(await consumer.to_pandas()) == 10
             await consumer.resume_from_committed()
-            fetched, *_ = await consumer.poll_arrow(30)
+            fetched, *_ = await consumer.poll_arrow(60)
             assert fetched.base_offset == {one: 5, other: 0}[fetched.topic_partition]
             assert await consumer.value_schema(topic) is None
             assert consumer.dropped_records == 0

@@ -119,9 +119,9 @@ def test_what_is_sent_is_read(
         arrow = producer.send_arrow(topic, table, partition=1)
     sent: dict[tuple[int, int | None], bytes] = {}
     for number, future in enumerate(futures):
-        told = future.result(5)
+        told = future.result(60)
         sent[told.partition, told.offset] = b"%d" % number * 20
-    (appended,) = [future.result(5) for future in arrow]
+    (appended,) = [future.result(60) for future in arrow]
     assert appended.base_offset is not None
     ends = {1: appended.base_offset + appended.record_count}
     ends[0] = 4_000 - ends[1]
@@ -188,13 +188,13 @@ def test_limits_of_the_broker_and_of_the_topic(cluster: Cluster, admin: Admin, t
     small = f"{topic}-small"
     admin.create_topic(small, partitions=1, config={"max.message.bytes": "20000"})
     with Producer(cluster) as producer:
-        producer.send(topic, b"x" * 5_000_000).result(10)
+        producer.send(topic, b"x" * 5_000_000).result(60)
         with pytest.raises(RecordBatchTooLargeError, match="30000000"):
             producer.send(topic, b"x" * 30_000_000)
         with pytest.raises(RecordBatchTooLargeError, match="20000 bytes"):
             producer.send(small, b"x" * 20_000)
         futures = [producer.send(small, b"x" * 7_000) for _ in range(20)]
-        assert [future.result(10).offset for future in futures] == list(range(20))
+        assert [future.result(60).offset for future in futures] == list(range(20))
 
 
 def test_reading_what_is_not_there(cluster: Cluster, topic: str) -> None:
@@ -324,7 +324,7 @@ def test_a_position_does_not_outlive_its_topic(
             thread.start()
             make_anew(admin, topic)
             fill(cluster, topic, b"new", 50)
-            thread.join(30)
+            thread.join(60)
         else:
             make_anew(admin, topic)
             fill(cluster, topic, b"new", 50)
@@ -336,7 +336,7 @@ def test_a_position_does_not_outlive_its_topic(
         with pytest.raises(TopicRecreatedError, match="deleted"):
             reader.commit()
         with pytest.raises(TopicRecreatedError):  # again, until the caller has chosen
-            reader.poll_arrow(5)
+            reader.poll_arrow(60)
         assert reader.committed([topic_partition]) == {}  # what was committed in the old topic
         reader.seek(topic_partition, Earliest())
         assert [next(reader).value for _ in range(3)] == [b"new0", b"new1", b"new2"]
@@ -382,7 +382,7 @@ def test_a_consumer_gives_way_to_a_query_that_holds_its_group(
     topic_partitions = [TopicPartition(topic, number) for number in (0, 1)]
     fill(cluster, topic, b"", 20)
     with Producer(cluster) as producer:
-        producer.send(topic, b"x", partition=1).result(30)
+        producer.send(topic, b"x", partition=1).result(60)
     config = ConsumerConfig(group=f"g-{topic}", zookeeper=brokers.zookeeper, max_wait_ms=50)
     with Consumer(cluster, config) as first, Consumer(cluster, config) as second:
         for consumer, topic_partition in zip((first, second), topic_partitions, strict=True):
@@ -397,7 +397,7 @@ def test_a_consumer_gives_way_to_a_query_that_holds_its_group(
             with Consumer(cluster, config) as late:
                 late.assign(topic_partitions)
                 with pytest.raises(GroupHeldError, match="process 77"):
-                    late.poll_arrow(5)
+                    late.poll_arrow(60)
                 assert late.committed(topic_partitions) == dict.fromkeys(
                     topic_partitions, 1
                 )  # to look is free
@@ -560,7 +560,7 @@ def test_what_many_records_may_be(
     with Producer(cluster) as producer:
         with pytest.raises(InvalidRequestError, match=message):
             producer.send_many(topic, **arguments)
-        assert producer.send(topic, b"next").result(30).offset == 0
+        assert producer.send(topic, b"next").result(60).offset == 0
 
 
 def test_a_few_records_at_a_time(cluster: Cluster, topic: str) -> None:
@@ -568,11 +568,11 @@ def test_a_few_records_at_a_time(cluster: Cluster, topic: str) -> None:
         producer.send_many(topic, [b"%d" % number for number in range(10)], partition=0)
     with Consumer(cluster) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
-        got = [record.value for record in consumer.poll(30, max_records=3)]
+        got = [record.value for record in consumer.poll(60, max_records=3)]
         assert got == [b"0", b"1", b"2"]
         assert consumer.position(TopicPartition(topic, 0)) == 3
         assert next(consumer).value == b"3"
-        got = [record.value for record in consumer.poll(30)]
+        got = [record.value for record in consumer.poll(60)]
         assert got == [b"%d" % number for number in range(4, 10)]
         assert consumer.poll(0.05) == []
         assert consumer.position(TopicPartition(topic, 0)) == 10

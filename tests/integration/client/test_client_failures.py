@@ -74,12 +74,12 @@ def test_order_holds_while_a_leader_is_killed(brokers: EmbeddedCluster, cluster:
                 if sent % 100 == 0:
                     producer.flush(30)
                 if sent == 500:
-                    future.result(30)
+                    future.result(60)
                     acknowledged.set()
 
         thread = threading.Thread(target=produce)
         thread.start()
-        assert acknowledged.wait(30)
+        assert acknowledged.wait(60)
         victim.kill()
         victim.start()
         go_on.set()
@@ -152,8 +152,8 @@ def test_a_commit_needs_no_broker(
 def test_brokers_restarted_elsewhere_are_found(brokers: EmbeddedCluster, cluster: Cluster) -> None:
     Admin(cluster).create_topic("restarted", partitions=2)
     with Producer(cluster) as producer:
-        producer.send("restarted", b"before", partition=0).result(30)
+        producer.send("restarted", b"before", partition=0).result(60)
         restart_elsewhere(*brokers.brokers)
         after = [producer.send("restarted", b"after", partition=number) for number in (0, 1)]
-        assert [future.result(30).offset for future in after] == [1, 0]
+        assert [future.result(60).offset for future in after] == [1, 0]
     assert read_all(cluster, TopicPartition("restarted", 0)) == [b"before", b"after"]

@@ -202,12 +202,12 @@ print(logged + handled)
 
 def test_a_program_without_a_cluster_runs_and_tells_what_it_dropped() -> None:
     program = """
-import time
+from spark_logbus.client import logging_handler
 logging.config.dictConfig(CONFIG)
 logging.info("one")
-began = time.monotonic()
+logging_handler._FLUSH_S = 3_600  # a configuration waits for nothing
 logging.config.dictConfig(CONFIG)
-assert time.monotonic() - began < 5, "a configuration waits for nothing"
+logging_handler._FLUSH_S = 0.5
 logging.info("two")
 """
     ended = run_program(CONFIGURED + program, "logs", zookeeper=NOBODY)
@@ -314,7 +314,7 @@ def test_a_broker_that_is_away_holds_up_nobody(tmp_path: Path, log: logging.Logg
         began = time.monotonic()
         for _ in range(20_000):
             log.warning("x" * 100)
-        assert time.monotonic() - began < 20, "20,000 waits of any length would take longer"
+        assert time.monotonic() - began < 60, "20,000 waits of any length would take longer"
         assert handler.dropped > 0
         for broker in embedded.brokers:
             broker.start()

@@ -178,7 +178,7 @@ cluster = Cluster.from_zookeeper()
 group = ConsumerConfig(group=sys.argv[2])
 consumer = Consumer(cluster, group)
 consumer.subscribe(topic)
-assert [record.value for record in consumer.poll(30)] == [b"a"]
+assert [record.value for record in consumer.poll(60)] == [b"a"]
 async def read():
     reading = AsyncConsumer(cluster, ConsumerConfig(start="earliest"))
     await reading.assign_topics(topic)

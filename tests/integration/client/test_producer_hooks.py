@@ -151,7 +151,7 @@ def test_interceptors_change_records_and_learn_their_places(cluster: Cluster, to
 def test_interceptors_learn_what_failed(cluster: Cluster, topic: str) -> None:
     stamps = Stamps()
     with Producer(cluster, ProducerConfig(linger_ms=0), interceptors=[stamps]) as producer:
-        producer.send(topic, b"first").result(30)
+        producer.send(topic, b"first").result(60)
         Admin(cluster).delete_topic(topic)
         error = producer.send(topic, b"late").exception(60)
     assert isinstance(error, LogbusError)
@@ -178,7 +178,7 @@ def test_an_interceptor_that_fails_fails_its_records_alone(
 ) -> None:
     with Producer(cluster, interceptors=[Broken(returns)]) as producer:
         with pytest.raises(InvalidRequestError, match="Broken"):
-            producer.send(topic, b"one").result(30)
+            producer.send(topic, b"one").result(60)
         with pytest.raises(InvalidRequestError, match="Broken"):
             producer.send_many(topic, [b"many"])
     assert read(cluster, topic) == []

@@ -92,7 +92,7 @@ def publish(cluster: Cluster, topic: str, rows: list[Any], **config: Any) -> Non
 def records(consumer: Consumer, count: int) -> list[ConsumerRecord]:
     found: list[ConsumerRecord] = []
     while len(found) < count:
-        found += consumer.poll(5)
+        found += consumer.poll(60)
     return found
 
 
@@ -270,7 +270,7 @@ def test_a_client_without_zookeeper_says_so(cluster: Cluster, topic: str) -> Non
     with Cluster.connect(cluster.bootstrap) as alone, Consumer(alone) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         with pytest.raises(InvalidRequestError, match=r"Cluster\.from_zookeeper"):
-            consumer.poll(5)
+            consumer.poll(60)
 
 
 def test_records_of_a_schema_that_is_gone_are_told_or_left_out(

@@ -127,7 +127,7 @@ def values(cluster: Cluster, topic: str, count: int) -> list[Any]:
     with Consumer(cluster) as consumer:
         consumer.assign_topics(topic)
         while len(found) < count:
-            found += [record.value for record in consumer.poll(5)]
+            found += [record.value for record in consumer.poll(60)]
     return found
 
 
@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_refused_alone(
         with pytest.raises(SchemaMismatchError, match="Row 1: .*" + told.removeprefix("^")):
             producer.send_many(topic, [order(1), order(1, **changed)])
         second = producer.send(topic, order(2))
-    assert [first.result(5).offset, second.result(5).offset] == [0, 1]
+    assert [first.result(60).offset, second.result(60).offset] == [0, 1]
     assert [value["id"] for value in values(cluster, topic, 2)] == [0, 2]
 
 
@@ -197,7 +197,7 @@ def test_many_rows_at_once(cluster: Cluster, topic: str) -> None:
         [future] = producer.send_many(
             topic, [order(0), None, Order(2, Decimal(1), AT, [])], keys=[b"a", b"b", b"c"]
         )
-        assert future.result(5).record_count == 3
+        assert future.result(60).record_count == 3
     found = values(cluster, topic, 3)
     assert found[:2] == [order(0), None]
     assert found[2]["id"] == 2
@@ -305,7 +305,7 @@ def test_record_batches_of_rows_stay_within_the_topics_limit(
         futures = [producer.send(topic, row) for row in big]
         with pytest.raises(RecordBatchTooLargeError, match=r"2\d,\d{3}|2\d{4}"):
             producer.send(topic, order(1, note="x" * 20_000))
-    assert [future.result(5).offset for future in futures] == list(range(400))
+    assert [future.result(60).offset for future in futures] == list(range(400))
     assert values(cluster, topic, 400) == big
     assert min(record_counts(cluster, topic, 400)[:-1]) > 5
 

@@ -23,7 +23,7 @@ from tests.servers.ports import reserved_port
 @contextmanager
 def connected(hosts: str) -> Iterator[KazooClient]:
     client = KazooClient(hosts=hosts)
-    client.start(timeout=30)
+    client.start(timeout=60)
     try:
         yield client
     finally:

@@ -102,7 +102,7 @@ class TestRegister:
                 registering = pool.submit(BrokerRegistry(new_run).register, ONE, version="2")
                 with pytest.raises(TimeoutError):
                     registering.result(0.2)
-            registering.result(10)
+            registering.result(60)
             assert observer.live() == [ONE]
 
     def test_a_node_that_nobody_can_read_is_a_rival(self, opened: Session, chroot: str) -> None:

@@ -90,7 +90,7 @@ class TestStartAndClose:
                 wait_until(lambda: opened.state is SUSPENDED)
                 waiting = pool.submit(TopicRegistry(opened).all)
             with pytest.raises(CoordinationError, match="is closed, so nothing can be asked"):
-                waiting.result(10)
+                waiting.result(60)
 
     def test_no_thread_is_left_behind(self, chroot: str) -> None:
         with session(chroot, name="leaver"):
@@ -157,7 +157,7 @@ class TestConnectionLoss:
             wait_until(lambda: opened.state is SUSPENDED)
             waiting = pool.submit(lambda: offsets.commit("g", {topic_partition: 3}, actor="x"))
             proxy.refuse.clear()
-            waiting.result(15)
+            waiting.result(60)
             assert offsets.committed("g")[topic_partition].offset == 3
 
     def test_a_read_whose_reply_was_lost_is_repeated(
@@ -247,7 +247,7 @@ class TestOutage:
             wait_until(lambda: opened.state is SUSPENDED)
             waiting = pool.submit(lambda: offsets.commit("g", {topic_partition: 4}, actor="x"))
             own_zookeeper.start()
-            waiting.result(20)
+            waiting.result(60)
             wait_until(lambda: registry.live() == [address])
             assert topics.get("t") == created
             assert offsets.committed("g")[topic_partition].offset == 4

@@ -72,7 +72,7 @@ class Service(Program):
         address = self.wait_for(r"Listening on (\S+)\n")[1]
         asked = urllib.request.Request(address + path, headers=headers)
         try:
-            with urllib.request.urlopen(asked, timeout=10) as answer:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
                 return answer.status, answer.headers["X-Request-ID"]
         except urllib.error.HTTPError as error:
             with error:

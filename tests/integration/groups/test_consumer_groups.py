@@ -21,6 +21,8 @@ from spark_logbus.coordination.groups.topic_owners import GroupOwnership
 from spark_logbus.errors import ClaimLostError, ConfigError, GroupHeldError, InvalidRequestError
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import TopicPartition
+from spark_logbus.retry import Deadline
+from spark_logbus.zookeeper.session import Session
 from tests.helpers import wait_until
 from tests.servers.zookeeper import Proxy, expire, session
 
@@ -182,7 +184,7 @@ def test_iteration_goes_on_over_what_is_shared_anew(
 
     threads = [threading.Thread(target=iterate, args=("one", one.consumer), daemon=True)]
     threads[0].start()
-    assert enough.wait(30)
+    assert enough.wait(60)
     two.subscribe(topic)
     threads.append(threading.Thread(target=iterate, args=("two", two.consumer), daemon=True))
     threads[1].start()
@@ -190,7 +192,7 @@ def test_iteration_goes_on_over_what_is_shared_anew(
     wait_until(lambda: len(one.reads) == len(two.reads) == 2)
     produce(cluster, topic, *["end"] * 4)
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -307,7 +309,14 @@ def test_a_callback_that_fails_is_heard_of_and_harms_nothing(
     poll_until(lambda: len(one.reads) == len(two.reads) == 2, one, two)
 
 
+@pytest.fixture
+def waits_for_zookeeper_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session waits for an hour instead of some seconds: a test that waits with it hangs."""
+    monkeypatch.setattr(Session, "deadline", lambda self: Deadline.after_ms(self.clock, 3_600_000))
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("waits_for_zookeeper_never_end")
 def test_who_shares_a_group_reads_on_while_zookeeper_is_away(tmp_path: Path) -> None:
     with ExitStack() as stack:
         embedded = stack.enter_context(EmbeddedCluster(tmp_path / "cluster"))
@@ -322,14 +331,11 @@ def test_who_shares_a_group_reads_on_while_zookeeper_is_away(tmp_path: Path) -> 
         server = embedded.zookeeper_server
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not server.running)
-        gone_at, longest_s, sent = time.monotonic(), 0.0, 0
+        gone_at, sent = time.monotonic(), 0
         while time.monotonic() - gone_at < 13:  # more than two of its sessions
             produce(cluster, "t", *map(str, range(sent, sent + 4)))
             sent += 4
-            began = time.monotonic()
             poll_until(lambda: len(one.values) == sent, one)  # noqa: B023
-            longest_s = max(longest_s, time.monotonic() - began)
-        assert longest_s < 12, "who waits for ZooKeeper waits for 15 s"
         server.start()
         ends = dict.fromkeys(range(4), sent // 4)
         poll_until(lambda: committed(embedded, "g") == ends, one)
@@ -337,6 +343,7 @@ def test_who_shares_a_group_reads_on_while_zookeeper_is_away(tmp_path: Path) -> 
         assert sorted(map(int, one.values)) == list(range(sent))
 
 
+@pytest.mark.usefixtures("waits_for_zookeeper_never_end")
 def test_who_alone_cannot_reach_zookeeper_reads_on_and_commits_nothing(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str, reader: Callable[..., Reader]
 ) -> None:
@@ -356,15 +363,12 @@ def test_who_alone_cannot_reach_zookeeper_reads_on_and_commits_nothing(
         proxy.refuse.set()
         proxy.cut()
         other.subscribe(topic)
-        sent, longest_s = 4, 0.0
+        sent = 4
         while len(other.reads) < 4:  # until the session of the first is over
             produce(cluster, topic, *map(str, range(sent, sent + 4)))
             sent += 4
-            began = time.monotonic()
             poll_until(lambda: len(alone.values) == sent, alone)  # noqa: B023
-            longest_s = max(longest_s, time.monotonic() - began)
             other.poll()
-        assert longest_s < 12, "who waits for ZooKeeper waits for 15 s"
         produce(cluster, topic, *map(str, range(sent, sent + 4)))
         sent += 4
         poll_until(lambda: len(alone.values) == sent, alone)

@@ -32,7 +32,7 @@ PROJECT = Path(__file__).parents[3]
 PROGRAM = "tests.integration.groups.group_member_program"
 SESSION_MS = 4_000
 SETTLED_S = 2 * SESSION_MS / 1000
-MARGIN_S = 30.0  # of the machine: ZooKeeper's ticks, the start of a Python process
+MARGIN_S = 60.0  # of the machine: ZooKeeper's ticks, the start of a Python process
 TOPIC, PARTITIONS, MEMBERS = "t", 8, 6
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Group:
                 member.process.terminate()
         for member in self.members:
             try:
-                member.process.wait(30)
+                member.process.wait(60)
             except subprocess.TimeoutExpired:
                 member.process.kill()
                 member.process.wait()
@@ -202,7 +202,7 @@ def change_one(group: Group, chance: random.Random) -> str:
     match chance.choice(["leaves", "is killed", "stands still"]):
         case "leaves":
             member.process.terminate()
-            member.process.wait(30)
+            member.process.wait(60)
             return "one left"
         case "is killed":
             member.process.kill()

@@ -328,10 +328,10 @@ class TestRewinds:
 
         with ThreadPoolExecutor(1) as pool, session(chroot, name="operator") as operator:
             consumer = pool.submit(consume)
-            began.wait(30)
+            began.wait(60)
             GroupRewinds(operator).record("g", {A0: 7}, reason="w", actor="ann")
             assert plain(offsets) == {A0: 7}
-            assert consumer.result(30) > 20
+            assert consumer.result(60) > 20
         assert plain(offsets) == {A0: 7}
 
     def test_a_rewind_within_a_commit_refuses_it(

@@ -144,7 +144,7 @@ def test_values_of_a_topic_with_a_schema_become_dead_letters(
     job = Job(spark, logbus, tmp_path, name)
     unknown, good = b"\0" + (1 << 30).to_bytes(4, "big"), datum("a", 1)
     with Producer(logbus.cluster) as producer:
-        producer.send(name, {"route": "a", "cents": 1, "at": 0}).result(30)
+        producer.send(name, {"route": "a", "cents": 1, "at": 0}).result(60)
     job.produce(unknown + good, None)
     with pytest.raises(WarehouseError, match="the first has offset 1: its schema id is"):
         job.load()

@@ -93,7 +93,7 @@ class Pair:
                 for number in range(first, first + count)
             ]
         for future in futures:
-            future.result(30)
+            future.result(60)
 
     @contextmanager
     def mirror(
@@ -166,7 +166,7 @@ def records(cluster: Cluster, topic: str) -> list[Found]:
             consumer.assign([at])
             position = start
             while position < end:
-                found = consumer.poll(10.0, max_records=5_000)
+                found = consumer.poll(60, max_records=5_000)
                 total += [
                     Found(each.partition, each.timestamp_us, each.key, each.value, each.headers)
                     for each in found

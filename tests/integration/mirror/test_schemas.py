@@ -53,7 +53,7 @@ def send(pair: Pair, topic: str, count: int) -> None:
             for number in range(count)
         ]
     for future in futures:
-        future.result(30)
+        future.result(60)
 
 
 def register(

@@ -178,7 +178,7 @@ def register(url: str, subject: str, schema: object) -> dict[str, int]:
         json.dumps({"schema": json.dumps(schema)}).encode(),
         {"Content-Type": "application/vnd.schemaregistry.v1+json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answered:
+    with urllib.request.urlopen(request, timeout=60) as answered:
         made: dict[str, int] = json.load(answered)
         return made
 
@@ -232,7 +232,7 @@ def test_a_registry_ends_at_once_on_a_signal_also_while_it_waits_for_zookeeper(
         try:
             wait_until(lambda: "is waiting for ZooKeeper" in out.read_text(), deadline_s=60)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
             process.wait()

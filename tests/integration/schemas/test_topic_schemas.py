@@ -217,7 +217,7 @@ def test_a_producer_gets_the_typed_error(
     with Cluster.from_zookeeper(chroot) as cluster, Producer(cluster, schemas=gone) as producer:
         (sent,) = producer.send_arrow("t", row)
         with pytest.raises(UnknownSchemaIdError, match="1000"):
-            sent.result(30)
+            sent.result(60)
 
 
 def test_what_is_staged_has_to_fit_the_topic_too(

@@ -61,7 +61,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     for process in processes:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+            process.wait(60)
 
 
 @pytest.mark.long

@@ -167,7 +167,7 @@ def test_faults_are_left_to_the_tasks(
                     planner.begin(ranges, topic_ids)
                     planning = pool.submit(planner.plan, ranges, topic_ids)
                     wait_until(was_left, message="the end of the patience")
-                planned = planning.result(30)
+                planned = planning.result(60)
                 assert by_task(planned).num_rows == 2
                 monkeypatch.setattr(input_planner, "_PATIENCE_S", 60)
             else:

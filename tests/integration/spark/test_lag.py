@@ -28,7 +28,7 @@ def listener(spark: SparkSession) -> Iterator[LagListener]:
 
 
 def page(listener: LagListener) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=10) as got:
+    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as got:
         text: str = got.read().decode()
     return text
 

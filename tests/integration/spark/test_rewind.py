@@ -104,7 +104,7 @@ def test_a_running_query_follows_at_once(
     for target, count in targets:
         rows.clear()
         rewind(logbus, group, topic, target)
-        wait_until(lambda n=count: len(rows) == n, deadline_s=30, message=describe(target))  # type: ignore[misc]
+        wait_until(lambda n=count: len(rows) == n, deadline_s=60, message=describe(target))  # type: ignore[misc]
         assert rows == numbered(count, 10 - count)
         wait_until(done, message="the commit after the replay")
     progress = [one for one in query.recentProgress if one["numInputRows"]][-1]

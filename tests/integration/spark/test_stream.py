@@ -273,7 +273,7 @@ def test_a_stopped_query_ends_at_once(
         finally:
             over.set()
             spark.conf.unset("spark.sql.streaming.stopTimeout")
-        producing.result(30)
+        producing.result(60)
     assert not query.isActive
     assert query.exception() is None
 

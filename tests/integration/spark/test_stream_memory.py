@@ -88,7 +88,7 @@ def test_small_micro_batches_take_no_memory(
         finally:
             over.set()
             query.stop()
-        producing.result(30)
+        producing.result(60)
     for kind in fields(Sample):
         settled = max(getattr(one, kind.name) for one in samples[1 : SETTLED + 1])
         grown = getattr(samples[-1], kind.name) - settled

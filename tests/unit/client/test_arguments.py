@@ -46,7 +46,7 @@ def test_arguments_that_have_one_meaning_are_taken(fake: FakeCluster, cluster: C
             producer.send("t", b"x", headers=headers, partition=0)
         for time in (NOON, NOON.astimezone(timezone(timedelta(hours=-5))), *numbers):
             future = producer.send("t", b"at noon", timestamp_us=time, partition=one)
-            assert future.result(5).timestamp_us == NOON_US
+            assert future.result(60).timestamp_us == NOON_US
     assert stored(fake, T1, "timestamp") == [NOON] * 4
     rows: list[Any] = stored(fake, T0, "headers")
     pairs = [row and [(one["key"], one["value"]) for one in row] for row in rows]
@@ -84,7 +84,7 @@ def test_what_is_refused_names_the_argument(
     with Producer(cluster) as producer:
         with pytest.raises(InvalidRequestError, match=named):
             producer.send(**{"topic": "t", "value": b"x", **arguments})
-        assert producer.send("t", b"next").result(5).offset == 0  # nothing else is lost
+        assert producer.send("t", b"next").result(60).offset == 0  # nothing else is lost
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_cluster_goes_on_in_both(fake: FakeCluster, cluster: Cluster) -> None:
 
     def use() -> list[object]:
         with Producer(cluster) as own:
-            offset = own.send("t", b"of the child").result(20).offset
+            offset = own.send("t", b"of the child").result(60).offset
         with RangeReader(cluster, OffsetRange(T0, 0, 3)) as reader:
             read = sum(fetched.arrow_batch.num_rows for fetched in reader)
         return [sorted(admin.describe()), offset, read]
@@ -238,14 +238,14 @@ def test_a_consumer_of_chosen_partitions_reads_in_both(fake: FakeCluster, cluste
         producer.flush()
         read: list[bytes | None] = []
         while len(read) < 4:
-            read += [record.value for record in consumer.poll(5)]
+            read += [record.value for record in consumer.poll(60)]
         # A fetch that waits for more is under way by now.
 
         def child() -> list[bytes | None]:
             with Producer(cluster) as own:
-                own.send("t", b"4", partition=0).result(20)
+                own.send("t", b"4", partition=0).result(60)
             found: list[bytes | None] = []
-            until = time.monotonic() + 15
+            until = time.monotonic() + 60
             while not found and time.monotonic() < until:
                 found += [record.value for record in consumer.poll(1)]
             consumer.close()
@@ -253,9 +253,9 @@ def test_a_consumer_of_chosen_partitions_reads_in_both(fake: FakeCluster, cluste
 
         assert in_child(child) == [b"4"]
         while len(read) < 5:
-            read += [record.value for record in consumer.poll(5)]
+            read += [record.value for record in consumer.poll(60)]
         producer.send("t", b"5", partition=1)
         while len(read) < 6:
-            read += [record.value for record in consumer.poll(5)]
+            read += [record.value for record in consumer.poll(60)]
         assert set(read) == {b"%d" % number for number in range(6)}
         assert len(read) == 6

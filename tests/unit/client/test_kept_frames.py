@@ -106,7 +106,7 @@ def test_records_that_are_consumed_in_the_end(
 
         def poll() -> None:
             nonlocal count
-            count += sum(fetched.arrow_batch.num_rows for fetched in consumer.poll_arrow(5))
+            count += sum(fetched.arrow_batch.num_rows for fetched in consumer.poll_arrow(60))
 
         while count < 2 * RECORDS:
             assert kept_of_caller(poll) is None
@@ -199,7 +199,7 @@ def test_consumers_that_cannot_go_on(fake: FakeCluster, cluster: Cluster) -> Non
     with Consumer(cluster, ConsumerConfig(out_of_range="error")) as consumer:
 
         def poll() -> None:
-            consumer.poll_arrow(5)
+            consumer.poll_arrow(60)
 
         consumer.assign([T0])
         consumer.seek(T0, 1_000)

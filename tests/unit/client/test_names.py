@@ -138,11 +138,11 @@ def values(consumer: Consumer[bytes | None]) -> list[int]:
     def size(record: ConsumerRecord[bytes | None]) -> int:
         return len(record.value or b"")
 
-    return [size(record) for record in consumer.poll(5)]
+    return [size(record) for record in consumer.poll(60)]
 
 
 def titles(consumer: Consumer[dict[str, str]]) -> list[str]:
-    return [record.value["title"] for record in consumer.poll(5)]
+    return [record.value["title"] for record in consumer.poll(60)]
 
 
 def anything(record: ConsumerRecord) -> object:

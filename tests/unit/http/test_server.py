@@ -50,7 +50,7 @@ def server(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> Iterator[Htt
 def ask(
     server: HttpServer, path: str, method: str = "GET", body: bytes | None = None
 ) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
         connection.request(method, path, body)
         response = connection.getresponse()
@@ -60,7 +60,7 @@ def ask(
 
 
 def dial(server: HttpServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
 
 
 def everything(sock: socket.socket) -> bytes:

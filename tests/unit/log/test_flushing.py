@@ -152,7 +152,7 @@ def test_the_flusher_s_thread_flushes_appends_of_many_threads(tmp_path: Path) ->
     for thread in threads:
         thread.join()
     for _ in range(100):
-        assert done.acquire(timeout=30)
+        assert done.acquire(timeout=60)
     assert errors == []
     assert offsets_from(log, 0) == list(range(0, 200, 2))
     directory.close()
@@ -173,7 +173,7 @@ def test_the_flusher_s_thread_serves_timers() -> None:
 
     flusher.request_at(clock.monotonic(), Log())
     flusher.start()
-    assert served.wait(timeout=30)
+    assert served.wait(timeout=60)
     flusher.stop()
 
 
@@ -192,7 +192,7 @@ def test_an_uncountable_timer_does_not_end_the_thread() -> None:
     flusher.request_at(clock.monotonic() + 1e17, Log())
     flusher.start()
     flusher.request(Log())
-    assert served.wait(timeout=30)
+    assert served.wait(timeout=60)
     flusher.stop()
 
 

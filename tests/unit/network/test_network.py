@@ -211,7 +211,7 @@ def test_a_busy_connection_keeps_no_second_thread() -> None:
             return OK
         busy.subscribe(connection.strand.call)
         working.set()
-        go_on.wait(20)
+        go_on.wait(60)
         return busy
 
     with (
@@ -220,7 +220,7 @@ def test_a_busy_connection_keeps_no_second_thread() -> None:
         connect(network) as quick,
     ):
         slow.send(Api.DELETE_TOPIC, DeleteTopicRequest("t"), b"slow")
-        assert working.wait(20)
+        assert working.wait(60)
         for _ in range(20):
             busy.wake()
             slow.send(Api.DELETE_TOPIC, DeleteTopicRequest("t"))
@@ -241,7 +241,7 @@ def test_readers_of_slow_disks_leave_threads_to_others(
 
     def slow(out: int, source: int, offset: int, count: int) -> int:
         blocked.release()
-        assert disk.wait(20)
+        assert disk.wait(60)
         return sendfile(out, source, offset, count)
 
     monkeypatch.setattr(os, "sendfile", slow)
@@ -259,7 +259,7 @@ def test_readers_of_slow_disks_leave_threads_to_others(
         for reader in readers:
             reader.send(Api.DELETE_TOPIC, DeleteTopicRequest("t"), b"slice")
         for _ in range(2):
-            assert blocked.acquire(timeout=20)
+            assert blocked.acquire(timeout=60)
         for _ in range(5):
             ask(quick)
         disk.set()

@@ -34,7 +34,7 @@ class Program:
 
     def ended(self) -> tuple[int, str]:
         """Its exit code, and the rest of what it printed."""
-        code = self._process.wait(30)
+        code = self._process.wait(60)
         assert self._process.stdout is not None
         return code, self._process.stdout.read()
 
@@ -172,7 +172,7 @@ def test_who_comes_second_waits_until_all_is_closed(monkeypatch: pytest.MonkeyPa
 
     def close() -> None:
         begun.set()
-        assert may_end.wait(30)
+        assert may_end.wait(60)
         order.append("closed")
 
     def end() -> None:
@@ -182,11 +182,11 @@ def test_who_comes_second_waits_until_all_is_closed(monkeypatch: pytest.MonkeyPa
     clean_up = CleanUp(close)
     first, second = threading.Thread(target=clean_up), threading.Thread(target=end)
     first.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     second.start()
     second.join(0.1)
     assert second.is_alive()
     may_end.set()
     for thread in (first, second):
-        thread.join(30)
+        thread.join(60)
     assert order == ["closed", "ended"]

@@ -30,7 +30,7 @@ def test_jobs_run_in_order_on_one_thread(worker: Worker) -> None:
     for i in range(50):
         worker.submit(lambda i=i: ran.append((i, threading.current_thread().name)))  # type: ignore[misc]
     worker.submit(done.set)
-    assert done.wait(10)
+    assert done.wait(60)
     assert ran == [(i, "test-worker") for i in range(50)]
 
 
@@ -56,7 +56,7 @@ def test_a_failing_job_is_reported_and_the_next_runs(
     with caplog.at_level(logging.ERROR):
         worker.submit(fail)
         worker.submit(done.set)
-        assert done.wait(10)
+        assert done.wait(60)
     assert "a mistake of the application" in caplog.text
 
 

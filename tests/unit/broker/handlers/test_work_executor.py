@@ -37,14 +37,14 @@ def test_the_answer_is_what_the_work_returns_and_it_wakes(executor: WorkExecutor
     go_on, woken = threading.Event(), threading.Event()
 
     def work() -> Response:
-        go_on.wait(20)
+        go_on.wait(60)
         return OK
 
     job = executor.run(work)
     job.subscribe(woken.set)
     assert job.poll() is None
     go_on.set()
-    assert woken.wait(20)
+    assert woken.wait(60)
     assert job.poll() == OK
 
 
@@ -69,7 +69,7 @@ def test_there_is_a_deadline(executor: WorkExecutor, clock: ManualClock) -> None
     go_on = threading.Event()
 
     def work() -> Response:
-        go_on.wait(20)
+        go_on.wait(60)
         return OK
 
     job = executor.run(work)
@@ -86,7 +86,7 @@ def test_too_many_are_refused_until_some_are_done(executor: WorkExecutor) -> Non
     go_on = threading.Event()
 
     def work() -> Response:
-        go_on.wait(20)
+        go_on.wait(60)
         return OK
 
     jobs = [executor.run(work) for _ in range(64)]
@@ -104,7 +104,7 @@ def test_work_of_one_key_is_done_once_for_all_who_ask_meanwhile(executor: WorkEx
 
     def work() -> Response:
         done.append(1)
-        go_on.wait(20)
+        go_on.wait(60)
         return OK
 
     jobs = [executor.run(work, key="a") for _ in range(5)]

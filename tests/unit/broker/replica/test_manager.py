@@ -75,7 +75,7 @@ class Topics:
         self, topic_partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, PartitionState | CorruptNodeError | None]:
         self.looks += 1
-        assert self.readable.wait(30)
+        assert self.readable.wait(60)
         return {
             topic_partition: self.known.get(topic_partition) for topic_partition in topic_partitions
         }
@@ -92,7 +92,7 @@ class Topics:
         self, claims: Sequence[LeadershipClaim], *, broker_id: int
     ) -> dict[TopicPartition, LeadResult]:
         self.asked.set()
-        assert self.answering.wait(30)
+        assert self.answering.wait(60)
         found: dict[TopicPartition, LeadResult] = {}
         for claim in claims:
             if self.failures:

@@ -46,7 +46,7 @@ def polled(consumer: Consumer, count: int) -> dict[TopicPartition, list[bytes | 
     """Poll until ``count`` records have come."""
     got: dict[TopicPartition, list[bytes | None]] = {}
     while sum(map(len, got.values())) < count:
-        for fetched in consumer.poll_arrow(5):
+        for fetched in consumer.poll_arrow(60):
             mine = got.setdefault(fetched.topic_partition, [])
             assert fetched.base_offset == len(mine)
             mine += fetched.arrow_batch.column("value").to_pylist()
@@ -60,7 +60,7 @@ def test_a_position_is_behind_record_batches_that_were_handed_out_together(
     fill(fake, T0, 30)
     with Consumer(cluster, QUICK_POLL) as consumer:
         consumer.assign_topics("t")
-        assert len(consumer.poll(5, max_records=1_000)) == 300
+        assert len(consumer.poll(60, max_records=1_000)) == 300
         assert consumer.poll(0.01) == []
         assert consumer.position(T0) == 300
 

@@ -45,7 +45,7 @@ def test_a_poll_stops_at_the_bound_and_the_next_goes_on(
         offset = 0
         before = pa.total_allocated_bytes()
         while offset < 20 * ROWS:
-            batches = consumer.poll_arrow(5)
+            batches = consumer.poll_arrow(60)
             assert 1 <= len(batches) <= 2
             assert decoded_bytes([*batches]) <= BOUND
             for batch in batches:
@@ -65,12 +65,12 @@ def test_a_record_batch_beyond_the_bound_comes_alone(fake: FakeCluster, cluster:
         consumer.assign([T0])
         sizes = []
         while consumer.position(T0) < 20 + ROWS:
-            sizes.append([batch.arrow_batch.num_rows for batch in consumer.poll_arrow(5)])
+            sizes.append([batch.arrow_batch.num_rows for batch in consumer.poll_arrow(60)])
         assert sizes == [[10], [ROWS], [10]]
         consumer.seek(T0, 5)  # in the middle of a record batch that is handed out one by one
         assert next(consumer).offset == 5
-        assert [batch.arrow_batch.num_rows for batch in consumer.poll_arrow(5)] == [4]
-        assert len(consumer.poll(5, max_records=1000)) == ROWS
+        assert [batch.arrow_batch.num_rows for batch in consumer.poll_arrow(60)] == [4]
+        assert len(consumer.poll(60, max_records=1000)) == ROWS
 
 
 def test_what_is_damaged_is_told_behind_what_is_not(fake: FakeCluster, cluster: Cluster) -> None:
@@ -81,9 +81,9 @@ def test_what_is_damaged_is_told_behind_what_is_not(fake: FakeCluster, cluster: 
     fake.partition(T0).batches[1] = (header, data[:-1] + bytes([data[-1] ^ 1]))
     with Consumer(cluster, CONFIG) as consumer:
         consumer.assign([T0])
-        assert [batch.next_offset for batch in consumer.poll_arrow(5)] == [10]
+        assert [batch.next_offset for batch in consumer.poll_arrow(60)] == [10]
         with pytest.raises(CorruptRecordBatchError, match="damaged"):
-            consumer.poll_arrow(5)
+            consumer.poll_arrow(60)
 
 
 def test_a_table_has_a_limit_if_it_is_given_one(
@@ -114,7 +114,7 @@ def test_a_large_record_batch_becomes_records_part_by_part(
     fake.append(T0, record_batch(numbered(0, 100)))
     with Consumer(cluster, CONFIG) as consumer:
         consumer.assign([T0])
-        [batch] = consumer.poll_arrow(5)
+        [batch] = consumer.poll_arrow(60)
         if gaps:
             deltas = pa.array(range(0, 200, 2), pa.int32())
             batch = replace(
@@ -124,5 +124,5 @@ def test_a_large_record_batch_becomes_records_part_by_part(
         monkeypatch.setattr(records, "_ROWS_AT_ONCE", 7)
         assert list(records_of(batch)) == whole
         consumer.seek(T0, 3)
-        assert [record.offset for record in consumer.poll(5, max_records=30)] == [*range(3, 33)]
+        assert [record.offset for record in consumer.poll(60, max_records=30)] == [*range(3, 33)]
         assert consumer.position(T0) == 33

@@ -141,7 +141,7 @@ def test_an_end_that_is_still_coming_is_waited_for(fake: FakeCluster, cluster: C
     waiting = threading.Event()
 
     def append() -> None:
-        waiting.wait(5)
+        waiting.wait(60)
         fake.append(T0, record_batch(numbered(10, 10)))
 
     thread = threading.Thread(target=append)

@@ -365,13 +365,13 @@ def test_appending_waits_for_room_or_the_end(ending: str) -> None:
     bench.woken.clear()
     thread = threading.Thread(target=append)
     thread.start()
-    assert bench.woken.wait(30)  # with all that is open made ready
+    assert bench.woken.wait(60)  # with all that is open made ready
     if ending == "closed":
         bench.accumulator.close()
     else:
         for number in (0, 1):
             bench.settle(number, bench.take(number))
-    thread.join(30)
+    thread.join(60)
     kind = ProducerClosedError if ending == "closed" else RecordFuture
     assert [type(one) for one in outcome] == [kind]
 

@@ -61,7 +61,7 @@ def stored(fake: FakeCluster, topic_partition: TopicPartition) -> list[bytes]:
 def in_thread(job: Callable[[], object]) -> None:
     thread = threading.Thread(target=job)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -307,10 +307,10 @@ def test_closing_while_threads_send(fake: FakeCluster, cluster: Cluster) -> None
     running = [threading.Thread(target=work, args=(mine,)) for mine in range(2)]
     for thread in running:
         thread.start()
-    assert many.wait(30)
+    assert many.wait(60)
     producer.close()
     for thread in running:
-        thread.join(30)
+        thread.join(60)
     assert all(future.done() for future in futures.values())
     values = stored(fake, T0)
     assert sorted(values) == sorted(futures)

@@ -165,7 +165,7 @@ def test_series_are_bounded(registry: CollectorRegistry, monkeypatch: pytest.Mon
 def test_prometheus_reads_it_on_a_free_port() -> None:
     with LagListener(port=0) as listener:
         listener.onQueryProgress(progress_event(recorded()))
-        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=10) as got:
+        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as got:
             page = got.read().decode()
         with pytest.raises(ConfigError, match="Use another port"):
             LagListener(port=listener.port)
