@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from spark_logbus.cli import main
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,18 +34,6 @@ from tests.helpers import wait_until, without_waiting
 MINUTE = 60_000_000
 CONFIG = AuditConfig(window_ms=60_000, interval_ms=300)
 US = pa.timestamp("us", "UTC")
-
-
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def cluster(embedded: EmbeddedCluster) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(embedded.zookeeper) as connected:
-        yield connected
 
 
 @pytest.fixture
@@ -111,7 +98,7 @@ def send_spread(
 
 @pytest.mark.long
 def test_three_faults_are_found_among_a_million_records_and_no_other(
-    embedded: EmbeddedCluster, cluster: Cluster, topic: str, hour: tuple[int, int]
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str, hour: tuple[int, int]
 ) -> None:
     """One record that was acknowledged and is gone, one that is there twice, one producer that
     was killed."""
@@ -145,7 +132,7 @@ def test_three_faults_are_found_among_a_million_records_and_no_other(
         again.send(topic, b"kept", timestamp_us=doubled_at)
     command = [
         sys.executable, "-m", "tests.integration.audit.audited_producer_program",
-        embedded.zookeeper, topic, str(killed_at),
+        brokers.zookeeper, topic, str(killed_at),
     ]  # fmt: skip
     with subprocess.Popen(command) as process:
         wait_until(lambda: has_counted(asked(cluster, topic, hour), "killed"))
@@ -168,11 +155,11 @@ def test_three_faults_are_found_among_a_million_records_and_no_other(
 
 
 def test_a_producer_that_is_killed_before_its_first_report_leaves_a_gap(
-    embedded: EmbeddedCluster, cluster: Cluster, topic: str, hour: tuple[int, int]
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str, hour: tuple[int, int]
 ) -> None:
     command = [
         sys.executable, "-m", "tests.integration.audit.audited_producer_program",
-        embedded.zookeeper, topic, str(hour[0]),
+        brokers.zookeeper, topic, str(hour[0]),
     ]  # fmt: skip
     with subprocess.Popen(command) as process, Consumer(cluster) as consumer:
         consumer.assign_topics(topic)
@@ -525,12 +512,12 @@ def test_a_counter_of_many_windows_begins_anew_and_loses_none(
 
 
 def test_the_command_says_what_is_wrong_with_its_exit_code(
-    embedded: EmbeddedCluster, cluster: Cluster, topic: str, hour: tuple[int, int], tmp_path: Path
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str, hour: tuple[int, int], tmp_path: Path
 ) -> None:
     send_spread(cluster, topic, hour, 600, name="one")
     command = [
         sys.executable, "-m", "spark_logbus.cli", "audit", topic, "--since", "-2h", "--json",
-        "--zookeeper", embedded.zookeeper,
+        "--zookeeper", brokers.zookeeper,
     ]  # fmt: skip
     well = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (well.returncode, without_waiting(well.stderr)) == (0, "")

@@ -19,7 +19,7 @@ from spark_logbus.audit.warehouse import local_warehouse
 from spark_logbus.client import Producer
 from spark_logbus.load import LoadConfig, run_load
 from spark_logbus.load.windows import tallies_of
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 

@@ -9,9 +9,9 @@ import re
 import pytest
 
 from spark_logbus.model import TopicPartition
+from tests.servers.cluster import Logbus
 from tests.servers.command import Command, Ended
 from tests.servers.ports import refusing_address
-from tests.servers.spark import Logbus
 
 # -- topics -------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.zookeeper import Session
 from tests.helpers import frozen, wait_until, without_waiting
 from tests.servers.broker import broker_process
+from tests.servers.cluster import Logbus
 from tests.servers.ports import refusing_address
-from tests.servers.spark import Logbus
 
 LOGBUS = [sys.executable, "-m", "spark_logbus.cli"]
 

@@ -14,8 +14,8 @@ from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
+from tests.servers.cluster import Logbus
 from tests.servers.command import Command, Ended
-from tests.servers.spark import Logbus
 from tests.servers.zookeeper import put
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from tests.helpers import wait_until, without_waiting
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 LOGBUS: Final = [sys.executable, "-m", "spark_logbus.cli"]
 DEADLINE_S: Final = 60

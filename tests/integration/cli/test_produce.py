@@ -24,7 +24,7 @@ from spark_logbus.errors import BufferExhaustedError, ProducerClosedError
 from spark_logbus.model import OffsetRange
 from tests.helpers import frozen, wait_until, without_waiting
 from tests.servers.broker import broker_process, connect, create_topic
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 Row = dict[str, Any]
 

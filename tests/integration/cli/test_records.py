@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import wait_until, without_waiting
+from tests.servers.cluster import Logbus
 from tests.servers.command import Command, Ended
-from tests.servers.spark import Logbus
 
 
 def test_lines_with_keys_from_a_file(command: Command, logbus: Logbus, tmp_path: Path) -> None:

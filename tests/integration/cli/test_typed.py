@@ -10,8 +10,8 @@ import pytest
 from avro_columns.values.rows import columns_of
 from spark_logbus.client import Cluster, Consumer, Producer
 from tests.builders.typed import FLIGHT, UNIONS, flights, union_rows
+from tests.servers.cluster import Logbus
 from tests.servers.command import Command
-from tests.servers.spark import Logbus
 
 pytestmark = pytest.mark.spark
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,6 @@ from spark_logbus.client import (
     Admin,
     AsyncConsumer,
     AsyncProducer,
-    ClientConfig,
     Cluster,
     Consumer,
     ConsumerConfig,
@@ -24,18 +22,6 @@ from spark_logbus.errors import InvalidRequestError, UnknownTopicError
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import TopicPartition
 from tests.servers.zookeeper import session
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as embedded:
-        yield embedded
-
-
-@pytest.fixture
-def cluster(brokers: EmbeddedCluster) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(brokers.zookeeper, ClientConfig(client_id="test")) as connected:
-        yield connected
 
 
 @pytest.fixture

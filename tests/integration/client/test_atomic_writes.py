@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,7 +14,6 @@ import pytest
 from spark_logbus.client import (
     Admin,
     AtomicWrites,
-    ClientConfig,
     Cluster,
     Commit,
     Producer,
@@ -65,19 +63,6 @@ from tests.servers.staged_files import staged_bytes, staged_writes
 from tests.servers.zookeeper import put, session
 
 M = TypeVar("M", bound=Message)
-CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=2) as embedded:
-        yield embedded
-
-
-@pytest.fixture
-def cluster(brokers: EmbeddedCluster) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as connected:
-        yield connected
 
 
 @pytest.fixture

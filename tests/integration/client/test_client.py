@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from spark_logbus.client import (
     Admin,
-    ClientConfig,
     Cluster,
     Consumer,
     ConsumerConfig,
@@ -50,20 +48,7 @@ from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.protocol import Api, CreateTopicRequest, CreateTopicResponse
 from spark_logbus.selection import Pattern
 from spark_logbus.zookeeper import Session
-
-CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=2) as embedded:
-        yield embedded
-
-
-@pytest.fixture
-def cluster(brokers: EmbeddedCluster) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as connected:
-        yield connected
+from tests.servers.cluster import CONFIG
 
 
 @pytest.fixture

@@ -6,26 +6,13 @@ import os
 import pickle
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig, Producer
 from spark_logbus.errors import ProcessForkedError
-from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import TopicPartition
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as embedded:
-        yield embedded
-
-
-@pytest.fixture
-def cluster(brokers: EmbeddedCluster) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(brokers.zookeeper) as connected:
-        yield connected
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from spark_logbus.errors import InvalidNameError, InvalidRequestError
 from spark_logbus.local.cluster import EmbeddedCluster
 from tests.helpers import wait_until
 from tests.integration.client.short_program import run_program
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 NOBODY = "127.0.0.1:1/logbus"  # no user can listen there
 

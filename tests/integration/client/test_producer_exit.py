@@ -12,7 +12,7 @@ import pytest
 from spark_logbus.client import Consumer, Producer, ProducerConfig
 from spark_logbus.errors import ProducerClosedError
 from tests.integration.client.short_program import run_program
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 # Nothing is sent before it is flushed.
 WAITING = ProducerConfig(linger_ms=600_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,17 +18,7 @@ from spark_logbus.client import (
     ProducerInterceptor,
 )
 from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
-from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import TopicPartition
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with (
-        EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as embedded,
-        Cluster.from_zookeeper(embedded.zookeeper) as connected,
-    ):
-        yield connected
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,6 @@ from avro_columns.encode.encoder import Encoder
 from avro_columns.values.rows import columns_of
 from spark_logbus.client import (
     Admin,
-    ClientConfig,
     Cluster,
     Consumer,
     ConsumerConfig,
@@ -35,9 +33,9 @@ from spark_logbus.model import Compression, TopicPartition
 from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
 from tests.builders.typed import FLIGHT, UNIONS, flight, flights, union_rows
 from tests.helpers import wait_until
+from tests.servers.cluster import CONFIG
 from tests.servers.zookeeper import session
 
-CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 NEWER = json.dumps(
     {
         "type": "record",
@@ -50,18 +48,6 @@ NEWER = json.dumps(
         ],
     }
 )
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as embedded:
-        yield embedded
-
-
-@pytest.fixture
-def cluster(brokers: EmbeddedCluster) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as connected:
-        yield connected
 
 
 @pytest.fixture(params=["columns", "avro"])

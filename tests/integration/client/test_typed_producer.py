@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -21,7 +21,6 @@ from spark_logbus.client import (
     Admin,
     AsyncConsumer,
     AsyncProducer,
-    ClientConfig,
     Cluster,
     Consumer,
     Producer,
@@ -35,7 +34,6 @@ from spark_logbus.errors import (
     RecordBatchTooLargeError,
     SchemaMismatchError,
 )
-from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import Acks, OffsetRange, TopicPartition
 from tests.builders.typed import FLIGHT, UNIONS, flight, flights, union_rows
 
@@ -87,18 +85,6 @@ def order(number: int, **more: Any) -> dict[str, Any]:
         "labels": {"via": "web"},
         **more,
     }
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as embedded:
-        yield embedded
-
-
-@pytest.fixture
-def cluster(brokers: EmbeddedCluster) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(brokers.zookeeper, ClientConfig(client_id="test")) as connected:
-        yield connected
 
 
 @pytest.fixture(params=["columns", "avro"])

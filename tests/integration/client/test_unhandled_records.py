@@ -13,7 +13,6 @@ import pytest
 from spark_logbus.client import (
     Admin,
     AsyncConsumer,
-    ClientConfig,
     Cluster,
     Consumer,
     ConsumerConfig,
@@ -28,25 +27,12 @@ from spark_logbus.model import Latest, TopicPartition
 from tests.helpers import wait_until
 from tests.servers.zookeeper import session
 
-CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 RECORDS = 100
 FAILS_AT = 10  # the 11th
 
 
 class HandlerError(Exception):
     """Raised by the programs here."""
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as embedded:
-        yield embedded
-
-
-@pytest.fixture
-def cluster(brokers: EmbeddedCluster) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as connected:
-        yield connected
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from spark_logbus.spark.seen_brokers import MAX_AGE_US, SeenBrokers
 from spark_logbus.zookeeper import Session, SessionState
 from tests.fakes.clock import ManualClock
 from tests.helpers import wait_until
+from tests.servers.cluster import Logbus
 from tests.servers.ports import refusing_address
-from tests.servers.spark import Logbus
 
 ADDRESS = BrokerAddress(1, "127.0.0.1", 9)
 

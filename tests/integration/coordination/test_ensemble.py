@@ -19,8 +19,9 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process
+from tests.servers.cluster import Logbus
 from tests.servers.ensemble import Ensemble
-from tests.servers.spark import Logbus, Streams
+from tests.servers.spark import Streams
 
 PARTITIONS = 4
 PATIENCE_S = 90

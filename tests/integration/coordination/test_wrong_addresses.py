@@ -22,8 +22,8 @@ from spark_logbus.errors import CoordinationError, ZooKeeperAddressError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.zookeeper import Session, SessionState
 from tests.helpers import frozen, wait_until
+from tests.servers.cluster import Logbus
 from tests.servers.ports import refusing_address
-from tests.servers.spark import Logbus
 
 ROOM_MS = 120_000  # to wait in, for who does not know better
 

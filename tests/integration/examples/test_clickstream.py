@@ -26,7 +26,8 @@ from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.local.cluster import EmbeddedCluster
 from tests.helpers import wait_until
 from tests.integration.examples import clickstream_model as model
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PROJECT
 from tests.servers.spark_processes import PLANNER, Driver, running
 
 RUN_S = 240

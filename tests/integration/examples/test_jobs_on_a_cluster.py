@@ -14,7 +14,8 @@ import pytest
 from examples.clickstream import generate
 from spark_logbus.client import Cluster
 from spark_logbus.local.cluster import EmbeddedCluster
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PROJECT
 from tests.servers.spark_processes import Spark, environment, standalone, submit
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PROJECT
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

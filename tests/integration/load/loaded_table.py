@@ -18,8 +18,8 @@ from spark_logbus.load import (
     run_load,
     run_reprocess,
 )
+from tests.servers.cluster import Logbus
 from tests.servers.postgresql import Postgresql, add_driver, postgresql
-from tests.servers.spark import Logbus
 
 _numbers = itertools.count(1)
 

@@ -26,7 +26,7 @@ from spark_logbus.load import (
 from spark_logbus.load.files.hadoop import HadoopDirectory
 from spark_logbus.zookeeper import Session
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory, read_only
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,7 @@ from spark_logbus.load import (
 )
 from spark_logbus.load.read.shuffle import WORTH_BYTES
 from tests.integration.load.loaded_directory import LoadedDirectory
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 

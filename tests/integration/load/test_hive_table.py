@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 from spark_logbus.errors import ConfigError
 from spark_logbus.load import LoadConfig, run_load
 from tests.integration.load import hive_program
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PROJECT
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # JVMs, one after the other
 

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from spark_logbus.client import Producer
 from spark_logbus.load import ReprocessConfig, run_reprocess
 from tests.helpers import wait_until
+from tests.servers.cluster import Logbus
 from tests.servers.hdfs import Hdfs, hdfs
-from tests.servers.spark import Logbus
 from tests.servers.spark_processes import Driver
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]

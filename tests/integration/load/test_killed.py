@@ -22,7 +22,8 @@ from spark_logbus.errors import LockHeldError
 from spark_logbus.load import LoadConfig, Loaded, Warehouse, run_load
 from tests.helpers import process_is_stopped, wait_until
 from tests.integration.load import load_driver_program
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PROJECT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -31,7 +31,7 @@ from spark_logbus.load.tally import ObservedTally
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory, read_only
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 LONG = pytest.mark.long

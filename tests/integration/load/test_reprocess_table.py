@@ -27,8 +27,9 @@ from tests.helpers import wait_until
 from tests.integration.load import table_load_driver_program
 from tests.integration.load.loaded_directory import KilledError, read_only
 from tests.integration.load.loaded_table import LoadedTable, NoLock
+from tests.servers.cluster import Logbus
 from tests.servers.postgresql import PASSWORD, USER
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.spark import PROJECT
 
 pytestmark = pytest.mark.spark
 LONG = pytest.mark.long

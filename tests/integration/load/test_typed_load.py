@@ -14,7 +14,7 @@ from spark_logbus.errors import ConfigError
 from spark_logbus.load import LoadConfig, run_load
 from tests.builders.typed import FLIGHT, flights
 from tests.integration.spark.test_typed import dicts, publish, topic_of
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 

@@ -25,7 +25,7 @@ from spark_logbus.load import (
     WarehouseError,
     run_load,
 )
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 

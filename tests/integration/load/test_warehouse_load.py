@@ -17,7 +17,8 @@ from spark_logbus.load import LoadConfig, Warehouse, run_load
 from spark_logbus.load.errors import WarehouseError
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PROJECT
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 ROOT = Path(__file__).parents[3]
 PATH_FILE = "logbus_pyspark.pth"

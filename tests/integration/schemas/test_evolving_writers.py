@@ -25,26 +25,20 @@ COLUMNS = {"carrier": "string", "number": "integer", "delay": "double", "tail": 
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as embedded:
-        yield embedded
-
-
-@pytest.fixture(scope="module")
-def session(servers: EmbeddedCluster) -> Iterator[Session]:
-    with Session(servers.zookeeper, client_name="tests", expects_cluster=True) as opened:
+def session(brokers: EmbeddedCluster) -> Iterator[Session]:
+    with Session(brokers.zookeeper, client_name="tests", expects_cluster=True) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def admin(servers: EmbeddedCluster) -> Iterator[Admin]:
-    with Cluster.from_zookeeper(servers.zookeeper) as cluster:
+def admin(brokers: EmbeddedCluster) -> Iterator[Admin]:
+    with Cluster.from_zookeeper(brokers.zookeeper) as cluster:
         yield Admin(cluster)
 
 
-def planned(servers: EmbeddedCluster, admin: Admin, topic: str, **added: str) -> WriterSchema:
+def planned(brokers: EmbeddedCluster, admin: Admin, topic: str, **added: str) -> WriterSchema:
     options = parse_options(
-        {"zookeeper": servers.zookeeper, "topic": topic, "evolve": "true"}, overwrite=False
+        {"zookeeper": brokers.zookeeper, "topic": topic, "evolve": "true"}, overwrite=False
     )
     schema = StructType()
     for name, kind in {**COLUMNS, **added}.items():
@@ -54,12 +48,12 @@ def planned(servers: EmbeddedCluster, admin: Admin, topic: str, **added: str) ->
 
 
 def test_writers_that_add_columns_at_once_keep_each_others(
-    servers: EmbeddedCluster, session: Session, admin: Admin
+    brokers: EmbeddedCluster, session: Session, admin: Admin
 ) -> None:
     admin.create_topic("racing", partitions=1, value_schema=FLIGHT)
     names = [f"x{number}" for number in range(6)]
     with ThreadPoolExecutor(len(names)) as pool:
-        found = pool.map(lambda name: planned(servers, admin, "racing", **{name: "long"}), names)
+        found = pool.map(lambda name: planned(brokers, admin, "racing", **{name: "long"}), names)
         assert len({each.schema_id for each in found}) == len(names)
     registry = SchemaRegistry(session)
     latest = json.loads(registry.version("racing-value").text)
@@ -69,7 +63,7 @@ def test_writers_that_add_columns_at_once_keep_each_others(
 
 @pytest.mark.parametrize("why", ["the mode", "the compatibility"])
 def test_what_stands_against_a_new_version_is_said(
-    servers: EmbeddedCluster, session: Session, admin: Admin, why: str
+    brokers: EmbeddedCluster, session: Session, admin: Admin, why: str
 ) -> None:
     topic = f"refusing-{why[4:8]}"
     schema = json.loads(FLIGHT)
@@ -93,6 +87,6 @@ def test_what_stands_against_a_new_version_is_said(
         )
     before = SchemaRegistry(session).versions(f"{topic}-value")
     with pytest.raises(InvalidOptionError, match=said):
-        planned(servers, admin, topic, x="long")
+        planned(brokers, admin, topic, x="long")
     assert SchemaRegistry(session).versions(f"{topic}-value") == before
-    assert planned(servers, admin, topic).schema_id
+    assert planned(brokers, admin, topic).schema_id

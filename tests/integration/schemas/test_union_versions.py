@@ -16,7 +16,7 @@ from spark_logbus.load import LoadConfig, run_load
 from spark_logbus.model import Earliest
 from tests.builders.avro_types import ALL_PAIRS, all_unions, rows_of_all_unions
 from tests.integration.spark.test_typed import read
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -18,8 +18,9 @@ from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
+from tests.servers.cluster import Logbus
 from tests.servers.kill_points import KillPoints
-from tests.servers.spark import TASKS, Logbus
+from tests.servers.spark import TASKS
 from tests.servers.spark_processes import Driver
 from tests.servers.staged_files import staged_bytes
 

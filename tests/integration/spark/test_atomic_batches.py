@@ -13,8 +13,9 @@ from spark_logbus.client import Cluster
 from spark_logbus.local.cluster import EmbeddedCluster
 from tests.helpers import wait_until
 from tests.integration.spark.batch_write_program import ROWS, TASKS
+from tests.servers.cluster import Logbus
 from tests.servers.kill_points import KillPoints
-from tests.servers.spark import Logbus, finish
+from tests.servers.spark import finish
 from tests.servers.spark_processes import Driver, environment, standalone
 from tests.servers.staged_files import staged_bytes
 

@@ -14,7 +14,7 @@ from spark_logbus.client import Producer
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP, encode
 from tests.helpers import wait_until
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 

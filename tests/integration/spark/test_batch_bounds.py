@@ -9,7 +9,7 @@ from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 

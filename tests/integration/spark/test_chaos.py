@@ -23,7 +23,8 @@ from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import TopicPartition
 from tests.helpers import paths_below, wait_until
-from tests.servers.spark import MODES, PREFETCHED, TASKS, Logbus
+from tests.servers.cluster import Logbus
+from tests.servers.spark import MODES, PREFETCHED, TASKS
 from tests.servers.spark_processes import EXECUTOR, PLANNER, WORKER, Driver, send
 
 ROUNDS = int(os.environ.get("LOGBUS_KILL_ROUNDS", "5"))

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from spark_logbus.local.processes import spawn
+from tests.servers.cluster import Logbus
 from tests.servers.hanging import stacks
-from tests.servers.spark import MODES, PROJECT, Logbus
+from tests.servers.spark import MODES, PROJECT
 from tests.servers.spark_processes import (
     Spark,
     bundled_java_home,

@@ -21,7 +21,8 @@ from spark_logbus.client import Cluster
 from spark_logbus.local.cluster import EmbeddedCluster
 from tests.helpers import wait_until
 from tests.integration.spark.copied_topic import CopiedTopic, CopyingDrivers
-from tests.servers.spark import MODES, Logbus
+from tests.servers.cluster import Logbus
+from tests.servers.spark import MODES
 from tests.servers.spark_processes import EXECUTOR, PYTHON, send
 
 ROUNDS = int(os.environ.get("LOGBUS_KILL_ROUNDS", "100"))

@@ -15,7 +15,7 @@ from spark_logbus.errors import ConfigError
 from spark_logbus.load import LoadConfig, run_load
 from tests.integration.load.loaded_table import LoadedTable
 from tests.integration.spark.test_typed import publish, read, topic_of
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,8 @@ from spark_logbus.selection import Topics
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process, connect, is_led
-from tests.servers.spark import MODES, Logbus, Streams, finish
+from tests.servers.cluster import Logbus
+from tests.servers.spark import MODES, Streams, finish
 
 pytestmark = pytest.mark.spark
 

@@ -19,7 +19,8 @@ from spark_logbus.coordination.groups.topic_owners import GroupOwner
 from spark_logbus.zookeeper import Session
 from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import process_is_stopped, wait_until
-from tests.servers.spark import PROJECT, Logbus, Streams, finish, in_both_modes_at_length
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PROJECT, Streams, finish, in_both_modes_at_length
 
 pytestmark = pytest.mark.spark
 

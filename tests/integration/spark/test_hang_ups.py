@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.spark import idle_workers_program
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PROJECT
 from tests.servers.spark_processes import environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]

@@ -24,7 +24,7 @@ from spark_logbus.model import OffsetRange
 from spark_logbus.spark.driver import DriverConnections
 from tests.helpers import frozen, wait_until
 from tests.servers.broker import broker_process
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 COLUMNS = ColumnChoice(full_schema(include_headers=True))
 

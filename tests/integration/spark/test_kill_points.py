@@ -10,7 +10,7 @@ import pytest
 from spark_logbus.client import Cluster
 from spark_logbus.local.cluster import EmbeddedCluster
 from tests.integration.spark.copied_topic import CopiedTopic, CopyingDrivers
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

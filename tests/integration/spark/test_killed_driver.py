@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers import wait_until
-from tests.servers.spark import MODES, TASKS, Logbus, Streams, finish
+from tests.servers.cluster import Logbus
+from tests.servers.spark import MODES, TASKS, Streams, finish
 from tests.servers.spark_processes import WORKER, Driver
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ from spark_logbus.client import Cluster
 from spark_logbus.local.cluster import EmbeddedCluster
 from tests.helpers import process_is_stopped, wait_until
 from tests.integration.spark.copied_topic import CopiedTopic, CopyingDrivers
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 from tests.servers.spark_processes import send
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

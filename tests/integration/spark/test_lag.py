@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from spark_logbus.spark.lag.listener import LagListener
 from tests.helpers import wait_until
-from tests.servers.spark import Logbus, Streams, finish
+from tests.servers.cluster import Logbus
+from tests.servers.spark import Streams, finish
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.servers.spark import Logbus, Streams, in_one_mode
+from tests.servers.cluster import Logbus
+from tests.servers.spark import Streams, in_one_mode
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

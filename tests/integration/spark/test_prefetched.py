@@ -14,12 +14,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_logbus.client import Producer
+from tests.servers.cluster import Logbus
 from tests.servers.spark import (
     MODES,
     PREFETCHED,
     PROJECT,
     TASKS,
-    Logbus,
     Streams,
     finish,
     in_both_modes,

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.servers.spark import Logbus, finish
+from tests.servers.cluster import Logbus
+from tests.servers.spark import finish
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -28,7 +28,8 @@ from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.selection import Topics
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
-from tests.servers.spark import Logbus, Streams, finish, in_both_modes_at_length
+from tests.servers.cluster import Logbus
+from tests.servers.spark import Streams, finish, in_both_modes_at_length
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,8 @@ from pyspark.sql import functions as f
 
 from spark_logbus.client.producer.partitioner import partition_of
 from spark_logbus.model import TopicPartition
-from tests.servers.spark import Logbus, Streams, finish
+from tests.servers.cluster import Logbus
+from tests.servers.spark import Streams, finish
 
 pytestmark = pytest.mark.spark
 

@@ -15,14 +15,8 @@ from pyspark.sql import SparkSession
 from spark_logbus.datasource.stream_offset import VERSION
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
-from tests.servers.spark import (
-    PREFETCHED,
-    Logbus,
-    Streams,
-    finish,
-    in_both_modes,
-    in_both_modes_at_length,
-)
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PREFETCHED, Streams, finish, in_both_modes, in_both_modes_at_length
 
 pytestmark = pytest.mark.spark
 

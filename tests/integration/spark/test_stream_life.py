@@ -9,14 +9,8 @@ from pyspark.errors import StreamingQueryException
 
 from spark_logbus.errors import UnknownTopicError
 from tests.helpers import wait_until
-from tests.servers.spark import (
-    PREFETCHED,
-    Logbus,
-    Streams,
-    finish,
-    in_both_modes,
-    in_both_modes_at_length,
-)
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PREFETCHED, Streams, finish, in_both_modes, in_both_modes_at_length
 
 pytestmark = pytest.mark.spark
 

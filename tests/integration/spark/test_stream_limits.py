@@ -10,7 +10,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.helpers import wait_until
-from tests.servers.spark import Logbus, Streams, finish
+from tests.servers.cluster import Logbus
+from tests.servers.spark import Streams, finish
 
 pytestmark = pytest.mark.spark
 

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_logbus.client import Producer
 from tests.helpers import wait_until
+from tests.servers.cluster import Logbus
 from tests.servers.hanging import descendants
-from tests.servers.spark import Logbus
 from tests.servers.spark_processes import PLANNER, WORKER, running
 
 MICRO_BATCHES = int(os.environ.get("LOGBUS_MICRO_BATCHES", "5000"))

@@ -7,7 +7,8 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tests.servers.spark import MODES, Logbus, Streams, finish, in_both_modes_at_length
+from tests.servers.cluster import Logbus
+from tests.servers.spark import MODES, Streams, finish, in_both_modes_at_length
 
 pytestmark = pytest.mark.spark
 

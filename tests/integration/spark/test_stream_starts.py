@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import lit
 
 from spark_logbus.client import Producer
-from tests.servers.spark import Logbus, Streams, finish
+from tests.servers.cluster import Logbus
+from tests.servers.spark import Streams, finish
 
 pytestmark = pytest.mark.spark
 

@@ -19,7 +19,8 @@ from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
 from spark_logbus.zookeeper import Session
 from tests.builders.typed import FLIGHT, flights
 from tests.helpers import wait_until
-from tests.servers.spark import Logbus, finish
+from tests.servers.cluster import Logbus
+from tests.servers.spark import finish
 
 pytestmark = pytest.mark.spark
 

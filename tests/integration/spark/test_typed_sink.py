@@ -19,7 +19,7 @@ from spark_logbus.zookeeper import Session
 from tests.builders.typed import UNIONS, flights, union_rows
 from tests.helpers import wait_until
 from tests.integration.spark.test_typed import dicts, read, topic_of
-from tests.servers.spark import Logbus
+from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
 

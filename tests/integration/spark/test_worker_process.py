@@ -24,7 +24,8 @@ from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.sink.writer import LogbusBatchWriter, plan_write
 from tests.helpers import without_waiting
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.cluster import Logbus
+from tests.servers.spark import PROJECT
 from tests.servers.spark_processes import WORKER, running
 
 READS = """\
