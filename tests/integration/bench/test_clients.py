@@ -14,7 +14,7 @@ from bench.programs.clients.rows import ROWS
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_all_rows_of_clients_run_with_few_records(tmp_path: Path) -> None:
     raw = tmp_path / "raw.csv"
     command = [sys.executable, "-m", "bench", "clients", "--alone", "--rounds", "1",

@@ -18,7 +18,7 @@ from bench.servers.java_programs import compiled
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_papers_experiments_run_with_few_records(tmp_path: Path) -> None:
     raw = tmp_path / "raw.csv"
     command = [sys.executable, "-m", "bench", "peers", "--peers", "logbus", "--rounds", "1",

@@ -16,7 +16,7 @@ from bench.programs.scaling.rows import ROWS
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_all_rows_of_scaling_run_at_small_sizes(tmp_path: Path) -> None:
     raw, charts = tmp_path / "raw.csv", tmp_path / "charts"
     command = [sys.executable, "-m", "bench", "scaling", "--alone", "--small", "--csv", str(raw),

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MEASURES = "abcef"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_measures_of_typed_topics_run_with_few_records(tmp_path: Path) -> None:
     raw = tmp_path / "raw.csv"
     command = [sys.executable, "-m", "bench", "typed", "--rounds", "1", "--rows", "60000",

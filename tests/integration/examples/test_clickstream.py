@@ -150,27 +150,31 @@ def windows(rows: list[dict[str, Any]]) -> list[tuple[model.Window, Any]]:
     )
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)  # three runs, one after the other
+@pytest.mark.timeout(900)  # some runs, one after the other
 @pytest.mark.parametrize(
-    "target",
+    ("target", "kills", "hours_later"),
     [
-        pytest.param("topics", marks=pytest.mark.long),
-        pytest.param("parquet", marks=pytest.mark.slow),
+        pytest.param("topics", 1, 3, marks=pytest.mark.long),
+        pytest.param("topics", 2, 4, marks=pytest.mark.slow),
+        pytest.param("parquet", 2, 6, marks=pytest.mark.slow),
     ],
 )
-def test_killed_twice_it_writes_what_a_plain_count_says(
-    site: Site, tmp_path: Path, target: str
+def test_killed_it_writes_what_a_plain_count_says(
+    site: Site, tmp_path: Path, target: str, kills: int, hours_later: int
 ) -> None:
     results = tmp_path / "results"
     where = {
         "topics": ("--counts-topic", "page-counts", "--click-through-topic", "click-through"),
         "parquet": ("--parquet", str(results)),
     }
+    for topic in ("page-counts", "click-through"):
+        Admin(site.cluster).delete_topic(topic)
+    generate.create_topics(site.cluster, partitions=2)
     job = Job(site, tmp_path, *where[target])
     job.kill_when("counts", "offsets", "2")  # before, while or after it is written
-    job.kill_when("click-through", "commits", "4")
-    later = generate.START + timedelta(hours=3 if target == "topics" else 6)
+    if kills == 2:
+        job.kill_when("click-through", "commits", "4")
+    later = generate.START + timedelta(hours=hours_later)
     generate.publish(site.cluster, generate.make_events(100, seed=later.hour, start=later))
     said = job.run()
 
@@ -205,7 +209,6 @@ def says(driver: Driver, text: str) -> bool:
     return driver.alive() and text in driver.said()
 
 
-@pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_without_once_it_goes_on_until_it_is_told_to_end(site: Site, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.servers.cluster import Logbus
 from tests.servers.spark import PROJECT
 from tests.servers.spark_processes import Spark, environment, standalone, submit
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 JOBS = PROJECT / "jobs"
 VALUES = [f"{number:04d}" for number in range(400)]
@@ -41,8 +41,9 @@ def read_parquet(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("loads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_loads_on_two_workers_load_each_record_once(
-    cluster: Spark, logbus: Logbus, tmp_path: Path
+    cluster: Spark, logbus: Logbus, tmp_path: Path, loads: int
 ) -> None:
     topic = logbus.topic(partitions=4)
 
@@ -56,10 +57,12 @@ def test_loads_on_two_workers_load_each_record_once(
     for partition in range(4):
         logbus.produce(topic, VALUES[partition::4], partition=partition)
     assert "Load 1 of" in load()
-    logbus.produce(topic, ["later"], partition=3)
-    assert "1 records in 1 files" in load()
+    later = ["later"] * (loads - 1)
+    if later:
+        logbus.produce(topic, later, partition=3)
+        assert "1 records in 1 files" in load()
     rows = read_parquet(tmp_path / "warehouse" / topic)
-    assert sorted(row["value"].decode() for row in rows) == [*VALUES, "later"]
+    assert sorted(row["value"].decode() for row in rows) == [*VALUES, *later]
     assert busy_workers(cluster) == {"work-0", "work-1"}
 
 

@@ -17,7 +17,9 @@ from scripts import notebooks as notebooks_program
 from tests.servers.spark import PROJECT
 
 v4: Any = untyped_v4
-NOTEBOOKS = sorted((PROJECT / "examples").glob("*.ipynb"))
+EXAMPLES = PROJECT / "examples"
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+QUICKEST = EXAMPLES / "quickstart.ipynb"
 MAX_BYTES = 400_000
 OF_A_MACHINE = re.compile(r"/(?:home|root|tmp|work|Users|usr|opt)/|127\.0\.0\.1:\d|localhost:\d")
 
@@ -77,10 +79,16 @@ def test_a_kept_notebook_has_run_and_tells_nothing_of_its_machine(path: Path) ->
     assert sum(map(images_of, cells)) > 0
 
 
-@pytest.mark.long
-@pytest.mark.spark
 @pytest.mark.timeout(600)
-@notebooks
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path, id=path.name, marks=pytest.mark.long if path == QUICKEST else pytest.mark.slow
+        )
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs_and_shows_what_is_kept(path: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, PROJECT / "scripts" / "notebooks.py", path, "--into", tmp_path],

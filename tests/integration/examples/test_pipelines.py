@@ -15,8 +15,6 @@ import pytest
 from tests.servers.cluster import Logbus
 from tests.servers.spark import PROJECT
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
-
 EXAMPLE: Final = PROJECT / "examples" / "pipeline"
 
 
@@ -67,6 +65,15 @@ def wanted(numbers: range) -> Counter[str]:
     return Counter(f'{{"id":{n},"amount":{n % 200}.0}}' for n in numbers if n % 200 >= 100)
 
 
+@pytest.mark.long
+def test_a_pipeline_copies_what_its_topic_holds(logbus: Logbus, tmp_path: Path) -> None:
+    pipeline = Pipeline(logbus, tmp_path)
+    pipeline.produce(range(1_000))
+    pipeline.run()
+    assert pipeline.copied() == wanted(range(1_000))
+
+
+@pytest.mark.slow
 def test_a_pipeline_goes_on_where_its_last_run_ended(logbus: Logbus, tmp_path: Path) -> None:
     pipeline = Pipeline(logbus, tmp_path)
     pipeline.produce(range(1_000))

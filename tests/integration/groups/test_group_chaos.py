@@ -152,9 +152,16 @@ def embedded(tmp_path: Path) -> Iterator[EmbeddedCluster]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("assignor", ["range", "sticky"])
+@pytest.mark.parametrize(
+    ("assignor", "changes"),
+    [
+        ("sticky", 10),
+        pytest.param("sticky", 20, marks=pytest.mark.slow),
+        pytest.param("range", 20, marks=pytest.mark.slow),
+    ],
+)
 def test_each_partition_has_one_reader_whoever_comes_and_goes(
-    embedded: EmbeddedCluster, tmp_path: Path, assignor: str
+    embedded: EmbeddedCluster, tmp_path: Path, assignor: str, changes: int
 ) -> None:
     chance = random.Random(7)
     with ExitStack() as stack:
@@ -166,7 +173,7 @@ def test_each_partition_has_one_reader_whoever_comes_and_goes(
         for _ in range(MEMBERS):
             group.join()
         settle(group, MARGIN_S)
-        for number in range(20):
+        for number in range(changes):
             change = change_one(group, chance)
             if number in (6, 13):
                 server = embedded.zookeeper_server

@@ -154,7 +154,11 @@ def all_files(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("editable", [False, True], ids=["plain", "editable"])
+@pytest.mark.parametrize(
+    "editable",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["plain", "editable"],
+)
 def test_an_installation_leaves_nothing_in_the_source_tree(tmp_path: Path, editable: bool) -> None:
     source = source_tree(tmp_path)
     before = all_files(source)
@@ -187,16 +191,14 @@ def run_reader(
     return run(python, program, logbus.zookeeper, topic, cwd=elsewhere, env=env)
 
 
-@pytest.mark.long
-@pytest.mark.spark
+@pytest.mark.slow
 def test_a_program_in_another_folder_reads_a_topic(logbus: Logbus, tmp_path: Path) -> None:
     told = run_reader(sys.executable, logbus, tmp_path)
     assert str(list(LETTERS)) in told
     assert "Traceback" not in told, told
 
 
-@pytest.mark.long
-@pytest.mark.spark
+@pytest.mark.slow
 def test_a_topic_is_read_where_jupyter_is_the_drivers_python(
     logbus: Logbus, tmp_path: Path
 ) -> None:
@@ -207,8 +209,9 @@ def test_a_topic_is_read_where_jupyter_is_the_drivers_python(
 
 
 @pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.parametrize("way", ["wheel", "source", "editable"])
+@pytest.mark.parametrize(
+    "way", ["wheel", *(pytest.param(way, marks=pytest.mark.slow) for way in ("source", "editable"))]
+)
 def test_any_installation_reads_a_topic_from_any_folder(
     way: str, logbus: Logbus, tmp_path: Path
 ) -> None:
@@ -250,8 +253,7 @@ def test_each_installed_job_explains_itself(installed: Path, jobs: Path, tmp_pat
         assert told.lower().lstrip().startswith("usage: ")
 
 
-@pytest.mark.long
-@pytest.mark.spark
+@pytest.mark.slow
 def test_an_installed_job_loads_a_topic(
     installed: Path, jobs: Path, logbus: Logbus, tmp_path: Path
 ) -> None:

@@ -131,7 +131,7 @@ def test_a_killed_job_is_seen_whole_or_not_at_all(
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_rows_of_tasks_done_twice_are_there_once(
     embedded: EmbeddedCluster, logbus: Logbus, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from spark_logbus.local.processes import spawn
 from tests.servers.cluster import Logbus
 from tests.servers.hanging import stacks
-from tests.servers.spark import MODES, PROJECT
+from tests.servers.spark import PREFETCHED, PROJECT, TASKS
 from tests.servers.spark_processes import (
     Spark,
     bundled_java_home,
@@ -23,7 +23,7 @@ from tests.servers.spark_processes import (
     standalone,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PROGRAM_S = 240
 VALUES = [f"{number:04d}" for number in range(400)]
@@ -66,7 +66,7 @@ def go_round(
     return told
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [pytest.param(PREFETCHED, marks=pytest.mark.slow), TASKS])
 @pytest.mark.long
 def test_a_standalone_cluster(
     logbus: Logbus, tmp_path: Path, env: dict[str, str], mode: str
@@ -76,7 +76,7 @@ def test_a_standalone_cluster(
     assert told["jvms"] == 2, "both workers' executors have read"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [PREFETCHED, pytest.param(TASKS, marks=pytest.mark.slow)])
 @pytest.mark.long
 def test_spark_connect(logbus: Logbus, tmp_path: Path, env: dict[str, str], mode: str) -> None:
     with connect_server(tmp_path, env) as connect:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.helpers import wait_until
 from tests.servers.cluster import Logbus
-from tests.servers.spark import MODES, TASKS, Streams, finish
+from tests.servers.spark import PREFETCHED, TASKS, Streams, finish
 from tests.servers.spark_processes import WORKER, Driver
 
 pytestmark = pytest.mark.spark
@@ -26,7 +26,9 @@ def launched() -> Iterator[list[Driver]]:
         driver.kill()
 
 
-@pytest.mark.parametrize("killed_mode", MODES)  # and each goes on in both
+@pytest.mark.parametrize(  # and each goes on in both
+    "killed_mode", [pytest.param(PREFETCHED, marks=pytest.mark.slow), TASKS]
+)
 @pytest.mark.long
 def test_a_killed_query_goes_on_without_losing_or_repeating(
     spark: SparkSession,

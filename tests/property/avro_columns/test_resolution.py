@@ -28,6 +28,7 @@ from tests.property.avro_columns.strategies import covering, evolved, schemas
 from tests.property.examples import examples
 
 EXAMPLES = settings(max_examples=examples(250), suppress_health_check=[HealthCheck.too_slow])
+MORE = settings(EXAMPLES, max_examples=examples(2_000))
 MANY = settings(EXAMPLES, max_examples=20_000)
 # What fastavro raises for data that does not fit the reader's schema.
 REFUSED = (fastavro.read.SchemaResolutionError, SchemaParseException, ValueError, TypeError,
@@ -65,13 +66,13 @@ def resolution_agrees(pair: tuple[Any, Any]) -> None:
     assert bool(found) == bool(refused), [str(each) for each in found]
 
 
-@EXAMPLES
+@MORE
 @given(pairs())
 def test_resolution_is_fastavros(pair: tuple[Any, Any]) -> None:
     resolution_agrees(pair)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @MANY
 @given(pairs())
 def test_resolution_is_fastavros_for_many_schemas(pair: tuple[Any, Any]) -> None:
