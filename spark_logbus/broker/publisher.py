@@ -111,7 +111,7 @@ class Publisher:
         def check(each: PartitionShare) -> None:
             led = self._replica_manager.leader_of(each.topic_partition)
             require_id(each.topic_partition.topic, each.topic_id, led)
-            led.log.staging.check(each.share, promise.number)
+            led.log.publishing.check(each.share, promise.number)
 
         return promise.token, [_attempt(check, each) for each in shares]
 
@@ -147,7 +147,7 @@ class Publisher:
         def require_published(each: PartitionShare) -> None:
             led = self._replica_manager.leader_of(each.topic_partition)
             require_id(each.topic_partition.topic, each.topic_id, led)
-            led.log.staging.require_published(each.share)
+            led.log.publishing.require_published(each.share)
 
         return [
             outcomes[each.topic_partition]
@@ -182,9 +182,8 @@ class Publisher:
         def append(each: PartitionShare) -> None:
             led = self._replica_manager.leader_of(each.topic_partition)
             require_id(each.topic_partition.topic, each.topic_id, led)
-            staging = led.log.staging
-            end = staging.publish(each.share, leader_epoch=led.leader_epoch)
-            staging.when_published(end, flushes.expect(each.topic_partition))
+            end = led.log.publishing.publish(each.share, leader_epoch=led.leader_epoch)
+            led.log.when_flushed(end, flushes.expect(each.topic_partition))
 
         outcomes = self._for_each(shares, append)
         flushed = flushes.wait(_FLUSH_WAIT_S)
@@ -193,7 +192,7 @@ class Publisher:
                 outcomes[number] = flushed[each.topic_partition]
                 led = self._replica_manager.find(each.topic_partition)
                 if outcomes[number] is None and led is not None:
-                    led.log.staging.finish(each.share.write)
+                    led.log.publishing.finish(each.share.write)
         self._require_lease()  # or another broker may have the id by now, and not this log
         return outcomes
 
@@ -296,7 +295,7 @@ class Publisher:
             if not decided.keep(write, share.writer)
         }
         for log in logs:
-            log.staging.settle(settled)
+            log.publishing.settle(settled)
             if promise is not None:
                 log.staging.expire(now_us, keep=decided.keep, promise=promise.number)
         for writer, state in states.items():
@@ -341,7 +340,7 @@ class Publisher:
                 done[topic].append(partition)
                 led = self._replica_manager.find(each.topic_partition)
                 if led is not None:
-                    led.log.staging.settle([decision.write])  # or it hid what comes after it
+                    led.log.publishing.settle([decision.write])  # or it hid what comes after it
                 logger.critical(
                     "The write %d of %s was committed, and cannot be published in %s: %s",
                     decision.write, writer, each.topic_partition, outcome,

@@ -14,9 +14,9 @@ from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.staging.staging import DecidedShare, StagedAppend
-from spark_logbus.log.staging.writer_runs import StagedBy
 from spark_logbus.log.view import LogSlice
 from spark_logbus.log.writer import LogAppendInfo
+from spark_logbus.log.writer_runs import StagedBy
 
 __all__ = [
     "OS_FILES",

@@ -46,8 +46,9 @@ from spark_logbus.log.disk.filesystem import (
     storage_error,
     storage_errors,
 )
-from spark_logbus.log.environment import HighWatermarkRule, LogEnvironment, LogStats
-from spark_logbus.log.flusher import Flusher, FlushScheduler
+from spark_logbus.log.disk.flusher import Flusher, FlushScheduler
+from spark_logbus.log.disk.stats import LogStats
+from spark_logbus.log.environment import HighWatermarkRule, LogEnvironment
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.partition_directories import (
     NewLog,
@@ -58,7 +59,7 @@ from spark_logbus.log.partition_directories import (
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.segment.segment import OpenSegments
-from spark_logbus.log.staging.writer_runs import WriterRuns
+from spark_logbus.log.writer_runs import WriterRuns
 from spark_logbus.model import TopicPartition, check_name
 
 logger = logging.getLogger(__name__)

@@ -19,14 +19,16 @@ from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.compaction.log_compaction import LogCompaction
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.disk.filesystem import storage_error
+from spark_logbus.log.disk.flushed_file import OnFlushed
 from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.retention import expired_segments
 from spark_logbus.log.segment.index_file import save_index
 from spark_logbus.log.segment.segment import SealedSegment, delete_segment
+from spark_logbus.log.staging.publishing import PartitionPublishing
 from spark_logbus.log.staging.staged_file import StagedFile
 from spark_logbus.log.staging.staging import PartitionStaging
-from spark_logbus.log.state import Listener, LogState, OnFlushed
+from spark_logbus.log.state import Listener, LogState
 from spark_logbus.log.view import KnownDamageError, LogSlice, LogView, NewDamageError
 from spark_logbus.log.writer import AppendTotals, LogAppendInfo, LogWriter
 from spark_logbus.model import LostOffsets, OffsetRange, TopicPartition
@@ -77,9 +79,9 @@ class PartitionLog:
             self._state, producers, directory=directory, config=config, environment=environment
         )
         #: What atomic writes have staged here.
-        self.staging = PartitionStaging(
-            self._state, self._writer, directory=directory, environment=environment, files=staged
-        )
+        self.staging = PartitionStaging(self._writer, environment=environment, files=staged)
+        #: What of that is decided, on its way into the log.
+        self.publishing = PartitionPublishing(self._state, self._writer, self.staging)
         #: The topic's own configuration as it stands beside the log; the log directory's to set.
         self.kept_config: Mapping[str, str] = {}
         self._deletion_paused = True  # changed under _reshaping
@@ -87,11 +89,11 @@ class PartitionLog:
         self._reshaping = threading.Lock()  # retention, compaction and the end, one at a time
         self.compaction = LogCompaction(
             self._state,
+            self._writer,
             directory,
             files=environment.files,
             pool=environment.pool,
             reshaping=self._reshaping,
-            config=lambda: self._writer.config,
             deletion_paused=lambda: self._deletion_paused,
         )
 
@@ -100,7 +102,7 @@ class PartitionLog:
     @property
     def offline(self) -> LogbusError | None:
         """The reason why the log takes no appends any more; None while it does."""
-        return self._state.offline
+        return self._writer.failure
 
     @property
     def refusing(self) -> str | None:
@@ -194,11 +196,8 @@ class PartitionLog:
 
     @property
     def flushed_end(self) -> int:
-        """All before it is on disk."""
-        return self._state.view.flushed_end
-
-    def flushed(self, end_offset: int) -> bool:
-        return self._state.view.flushed_end >= end_offset
+        """End of what is on disk."""
+        return self._writer.flushed_end
 
     def advance_high_watermark(self) -> None:
         """Ask the broker's rule for the high watermark, for it has news of other replicas.
@@ -206,7 +205,7 @@ class PartitionLog:
         After each flush here the log asks by itself. Listeners run in this thread.
         """
         self._state.advance_high_watermark()
-        self._state.notify()
+        self._writer.notify()
 
     def when_flushed(self, end_offset: int, callback: OnFlushed) -> None:
         """Ask for a flush and call back once all before ``end_offset`` is on disk, or cannot be.
@@ -288,7 +287,7 @@ class PartitionLog:
                     raise self._damage_error(offset, known) from None
             except FileNotFoundError as error:
                 if self._state.view is view:
-                    self._state.raise_if_offline()  # deleted with its topic, say
+                    self._writer.raise_if_failed()  # deleted with its topic, say
                     raise storage_error("read from", self.directory, error) from error
             except OSError as error:
                 raise storage_error("read from", self.directory, error) from error
@@ -308,7 +307,7 @@ class PartitionLog:
     # -- upkeep: by the log directory ---------------------------------------------------
 
     def flush(self) -> None:
-        """Flush now; the outcome shows in ``offline`` and ``flushed``."""
+        """Flush now; the outcome shows in ``offline`` and ``flushed_end``."""
         self._writer.flush()
 
     def flush_and_roll_if_due(self) -> None:
@@ -363,12 +362,9 @@ class PartitionLog:
         return True
 
     def checkpoint(self) -> LogCheckpoint:
-        return LogCheckpoint(
-            self.topic_partition,
-            self.topic_id,
-            self._state.view.log_start_offset,
-            self._state.view.flushed_end,
-        )
+        # In this order: both only rise, so the start is never beyond the end.
+        start = self._state.view.log_start_offset
+        return LogCheckpoint(self.topic_partition, self.topic_id, start, self.flushed_end)
 
     def delete_expired(self) -> None:
         """Delete the files of retired segments, oldest first; what fails stays for next time.

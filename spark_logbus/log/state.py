@@ -1,4 +1,4 @@
-"""State that the threads of one log share: its view, the error that took it offline, and waiters.
+"""State that the threads of one log share: its view, and how far consumers see.
 
 The lock here is held for a few assignments only, never while anything blocks.
 """
@@ -6,26 +6,23 @@ The lock here is held for a few assignments only, never while anything blocks.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Sequence
 
-from spark_logbus.errors import LogbusError, PartitionOfflineError
 from spark_logbus.log.environment import HighWatermarkRule
 from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment
 from spark_logbus.log.view import LogView
 from spark_logbus.model import LostOffsets, TopicPartition
-from spark_logbus.timers import DueHeap
 
 logger = logging.getLogger(__name__)
 
-OnFlushed = Callable[[LogbusError | None], None]
 Listener = Callable[[], None]
 
 
 class LogState:
-    """Thread-safe. ``view`` and ``offline`` may be read at any time without a lock."""
+    """View of a log, and the rule for its high watermark. Thread-safe; ``view`` may be read at any
+    time without a lock."""
 
     def __init__(
         self, topic_partition: TopicPartition, view: LogView, *, watermark: HighWatermarkRule
@@ -34,25 +31,13 @@ class LogState:
         self.view = view
         self._watermark = watermark
         # Also just after a roll, when it is the end of a sealed segment.
-        self._durable = BatchPosition(view.flushed_end, view.active.metadata.size_bytes)
+        self._durable = BatchPosition(view.high_watermark, view.visible_position)
         self._caps: dict[int, int] = {}  # by write, where its records begin
-        self.offline: LogbusError | None = None
         self._lock = threading.Lock()
-        self._waiting: DueHeap[OnFlushed] = DueHeap()  # by the end offset of their append
         self._listeners: tuple[Listener, ...] = ()
-        self._notified = (view.high_watermark, False)
-
-    def raise_if_offline(self) -> None:
-        if self.offline is not None:
-            raise self.offline.again()
+        self._told = (view.high_watermark, False)
 
     # -- changes of the view ------------------------------------------------------------
-
-    def flushed(self, end_offset: int, position: int) -> None:
-        """Note that all of the active segment before ``position`` is on disk."""
-        with self._lock:
-            self.view = self.view._replace(flushed_end=end_offset)
-        self.advance_durable_position(end_offset, position)
 
     def advance_durable_position(self, end_offset: int, position: int) -> None:
         """Note that the active segment before ``position`` is as durable here as the topic's flush
@@ -74,17 +59,17 @@ class LogState:
             with self._lock:
                 offset = min([offset, *self._caps.values()])
         if offset >= durable.offset:
-            self._publish(durable)
+            self._move_high_watermark(durable)
         elif offset > self.view.high_watermark:
             try:
-                self._publish(self.view.boundary_at(offset, durable.position))
+                self._move_high_watermark(self.view.boundary_at(offset, durable.position))
             except (DamageFoundError, OSError) as error:
                 logger.debug(
                     "The high watermark of %s cannot be at %d: %r",
                     self.topic_partition, offset, error,
                 )  # fmt: skip
 
-    def _publish(self, end: BatchPosition) -> None:
+    def _move_high_watermark(self, end: BatchPosition) -> None:
         with self._lock:
             if end.offset > self.view.high_watermark:
                 self.view = self.view._replace(
@@ -156,71 +141,21 @@ class LogState:
             self.view = view.with_segments(sealed, view.active)
             return True
 
-    # -- going offline ------------------------------------------------------------------
-
-    def fail(self, why: str) -> PartitionOfflineError:
-        """Take the log offline for good; ``notify`` then passes it on to those who wait."""
-        error = PartitionOfflineError(
-            f"Partition {self.topic_partition} is offline. {why} Records before offset "
-            f"{self.view.high_watermark} stay readable; mend the disk and restart the broker."
-        )
-        if self.stop(error):
-            where = self.topic_partition
-            logger.critical("%s", error, extra={"topic": where.topic, "partition": where.partition})
-        return error.again()
-
-    def stop(self, error: LogbusError) -> bool:
-        """Refuse appends with ``error`` from now on; False if something else does already."""
-        with self._lock:
-            if self.offline is not None:
-                return False
-            self.offline = error
-            return True
-
-    # -- who waits ----------------------------------------------------------------------
-
-    def wait(self, end_offset: int, callback: OnFlushed) -> bool:
-        """Keep ``callback`` until ``notify``; False if its answer was known, and it was called."""
-        with self._lock:
-            if self.view.flushed_end < end_offset and self.offline is None:
-                self._waiting.add(end_offset, callback)
-                return True
-            error = self.offline if self.view.flushed_end < end_offset else None
-        _call_back([callback], error)
-        return False
+    # -- who listens --------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
         with self._lock:
             self._listeners += (listener,)
 
-    def notify(self) -> None:
-        """Call back all whose append is flushed or failed; notify if there is news."""
+    def tell_listeners(self, *, offline: bool) -> None:
+        """Call the listeners if the high watermark moved, or the log went offline, since the last
+        time."""
         with self._lock:
-            flushed = self._take_waiting(self.view.flushed_end)
-            failure = self.offline
-            failed = self._take_waiting(math.inf) if failure is not None else []
-            now = (self.view.high_watermark, failure is not None)
-            listeners = self._listeners if now != self._notified else ()
-            self._notified = now
-        _call_back(flushed, None)
-        _call_back(failed, failure)
+            now = (self.view.high_watermark, offline)
+            listeners = self._listeners if now != self._told else ()
+            self._told = now
         for listener in listeners:
             try:
                 listener()
             except Exception:
                 logger.exception("A listener for the high watermark failed.")
-
-    def _take_waiting(self, end_offset: float) -> list[OnFlushed]:
-        taken = []
-        while (entry := self._waiting.pop_due(end_offset)) is not None:
-            taken.append(entry[1])
-        return taken
-
-
-def _call_back(callbacks: list[OnFlushed], error: LogbusError | None) -> None:
-    """Call all; one that raises does not keep the others waiting."""
-    for callback in callbacks:
-        try:
-            callback(error)
-        except Exception:
-            logger.exception("A callback for a flushed append failed.")

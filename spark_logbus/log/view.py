@@ -48,7 +48,6 @@ class LogView(NamedTuple):
     max_timestamps_us: tuple[int, ...]  # the largest timestamp up to and with each sealed segment
     sealed_bytes: int
     log_start_offset: int
-    flushed_end: int  # all before it is on disk
     high_watermark: int
     visible_position: int  # of the high watermark in its segment, unless that begins with it
     lost: tuple[LostOffsets, ...] = ()  # given up; each lies between two segments
@@ -72,7 +71,6 @@ class LogView(NamedTuple):
             max_timestamps_us=tuple(maxima),
             sealed_bytes=sum(segment.summary.size_bytes for segment in sealed),
             log_start_offset=log_start_offset,
-            flushed_end=end,
             high_watermark=end,
             visible_position=active.metadata.size_bytes,
             lost=tuple(each for each in lost if each.end > log_start_offset),
@@ -85,7 +83,6 @@ class LogView(NamedTuple):
         start = max(self.log_start_offset, log_start_offset)
         view = LogView.flushed(sealed, active, log_start_offset=start, lost=self.lost)
         return view._replace(
-            flushed_end=self.flushed_end,
             high_watermark=self.high_watermark,
             visible_position=self.visible_position,
         )

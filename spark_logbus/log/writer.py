@@ -8,21 +8,20 @@ but the active segment is always on disk, and a crash can tear nothing but the l
 
 The leader's log stamps what it appends; a follower's takes record batches as they were stamped.
 
-A flush that failed is not tried again: the kernel drops pages that it could not write, and the
-next ``fsync`` would succeed without them. The log goes offline instead, with its high watermark
-where it was.
+A flush that failed is not tried again (see ``FlushedFile``): the log goes offline, with its high
+watermark where it was.
 
-Locks, in the order in which they are taken: ``_writing`` (append and roll), ``_flushing`` (one
-``fsync`` at a time, because Linux reports a failed one to one caller only), ``LogState``'s.
+Locks, in the order in which they are taken: ``_writing`` (append and roll), ``_flushing``,
+``LogState``'s.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,8 +35,8 @@ from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.disk import flush_failure
 from spark_logbus.log.disk.filesystem import File, NotOpenedError, storage_error, storage_errors
+from spark_logbus.log.disk.flushed_file import FlushedFile
 from spark_logbus.log.environment import LogEnvironment
-from spark_logbus.log.flusher import FlushSchedule
 from spark_logbus.log.producers.snapshots import save_producers
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.segment.index_file import save_index
@@ -48,13 +47,11 @@ from spark_logbus.log.segment.segment import (
     create_segment,
     delete_segment,
 )
-from spark_logbus.log.staging.copy import copy_stamped
-from spark_logbus.log.staging.staged_file import StagedBatches
-from spark_logbus.log.state import LogState, OnFlushed
+from spark_logbus.log.staged_batches import StagedBatches
+from spark_logbus.log.state import LogState
 from spark_logbus.log.validate import ValidatedBatch, validate_append
 from spark_logbus.model import LostOffsets
 from spark_logbus.record import RecordBatchHeader, split, stamp
-from spark_logbus.record.stage_id import StageIds
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +71,7 @@ class LogAppendInfo:
 
 
 class AppendTotals(NamedTuple):
-    """Appended to one log since it was opened."""
+    """Counts of what was appended to one log since it was opened."""
 
     record_batches: int
     records: int
@@ -89,8 +86,8 @@ class Tail(NamedTuple):
     position: int
 
 
-class LogWriter:
-    """The writing side of one log. Thread-safe."""
+class LogWriter(FlushedFile):
+    """Writing side of one log. Thread-safe."""
 
     def __init__(
         self,
@@ -101,21 +98,24 @@ class LogWriter:
         config: LogConfig,
         environment: LogEnvironment,
     ) -> None:
+        view = state.view
+        super().__init__(
+            state.topic_partition,
+            directory,
+            flushed_end=view.active.metadata.end_offset,
+            flusher=environment.flusher,
+            clock=environment.clock,
+            stats=environment.stats,
+        )
         self._state = state
         self._producers = producers
-        self._directory = directory
         self._files = environment.files
-        self._clock = environment.clock
-        self._time = environment.time
+        self.time = environment.time
         self._pool = environment.pool
-        self._stats = environment.stats
         self.config = config
         # Totals since the log was opened; changed with _writing held.
         self.record_batches = self.records = self.size_bytes = 0
-        self._writing = threading.Lock()
-        self._flushing = threading.Lock()
-        view = state.view
-        self.tail = Tail(view.active, view.flushed_end, view.active.metadata.size_bytes)
+        self.tail = Tail(view.active, self.flushed_end, view.active.metadata.size_bytes)
         producers.lost_before = view.lost[-1].end if view.lost else 0
         self._last_epoch: int | None = None  # of the record batch before the tail, once known
         self._age = RollTimer(
@@ -123,21 +123,20 @@ class LogWriter:
             first_append_us=view.active.metadata.first_append_us,
             limit_ms=config.roll_ms,
         )
-        self._schedule = FlushSchedule(self, flusher=environment.flusher, clock=environment.clock)
 
     # -- appending ----------------------------------------------------------------------
 
     def append_as_leader(self, data: memoryview, leader_epoch: int) -> LogAppendInfo:
         config = self.config
         batches = validate_append(
-            self._state.topic_partition,
+            self.topic_partition,
             data,
             max_record_batch_bytes=config.max_record_batch_bytes,
             needs_keys=config.compacts,
             schemas=config.schemas,
         )
         with self._writing:
-            self._state.raise_if_offline()
+            self.raise_if_failed()
             duplicate_offsets = self._producers.duplicate_offsets([header for header, _ in batches])
             if duplicate_offsets:
                 appended = self._append_rest(duplicate_offsets, batches, data, leader_epoch)
@@ -150,12 +149,11 @@ class LogWriter:
         batches = [ValidatedBatch(*each) for each in split(data, allow_tail=False)]
         if not batches:
             raise InvalidRequestError(
-                f"An append to {self._state.topic_partition} holds no record batch; send at "
-                "least one."
+                f"An append to {self.topic_partition} holds no record batch; send at least one."
             )
         config = self.config
         with self._writing:
-            self._state.raise_if_offline()
+            self.raise_if_failed()
             self._check_continues(batches)
             tail = self._tail_for(len(data))
             append_time_us = batches[-1].header.append_time_us
@@ -167,9 +165,14 @@ class LogWriter:
 
     def _after_append(self, config: LogConfig) -> None:
         if config.flush_policy is FlushPolicy.OS:
-            self._state.notify()  # it is to be seen already
-        unflushed = self.tail.end_offset - self._state.view.flushed_end
-        self._schedule.after_append(config, unflushed=unflushed)
+            self.notify()  # it is to be seen already, and the operating system flushes
+        elif config.flushes_at_once or (
+            config.flush_records is not None
+            and self.tail.end_offset - self.flushed_end >= config.flush_records
+        ):
+            self.request_flush()
+        elif config.flush_ms is not None:
+            self._flush_within(config.flush_ms / 1000)
 
     def _append_rest(
         self,
@@ -195,7 +198,7 @@ class LogWriter:
         self, batches: list[ValidatedBatch], data: memoryview, leader_epoch: int
     ) -> LogAppendInfo:
         tail = self._tail_for(len(data))
-        now_us = self._time.stamp_us()
+        now_us = self.time.stamp_us()
         offset = tail.end_offset
         for header, batch in batches:
             stamp(batch, base_offset=offset, leader_epoch=leader_epoch, append_time_us=now_us)
@@ -210,14 +213,14 @@ class LogWriter:
         for header, _ in batches:
             if header.base_offset != offset:
                 raise InvalidRequestError(
-                    f"A record batch for the follower's log of {self._state.topic_partition} "
+                    f"A record batch for the follower's log of {self.topic_partition} "
                     f"does not continue it: expected base offset {offset}, got "
                     f"{header.base_offset}; fetch from {offset} on."
                 )
             if header.leader_epoch < epoch:
                 raise InvalidRequestError(
                     f"A record batch at offset {offset} for the follower's log of "
-                    f"{self._state.topic_partition} has leader epoch {header.leader_epoch}, and "
+                    f"{self.topic_partition} has leader epoch {header.leader_epoch}, and "
                     f"the one before it {epoch}: it is of a leader that was replaced. Fetch from "
                     "the present one."
                 )
@@ -225,7 +228,7 @@ class LogWriter:
 
     def _epoch_before_tail(self) -> int:
         if self._last_epoch is None:
-            with storage_errors("read the last leader epoch in", self._directory):
+            with storage_errors("read the last leader epoch in", self.directory):
                 self._last_epoch = self._state.view.last_epoch()
         return self._last_epoch
 
@@ -273,77 +276,45 @@ class LogWriter:
 
     def _withdrawn(self, tail: Tail, file: File, error: OSError, size_bytes: int) -> StorageError:
         """Remove what was written of an append that failed with ``error``; what to raise."""
-        self._note_refused(error, size_bytes)
-        partition = self._state.topic_partition
-        failure = storage_error(f"append to {partition} in", tail.segment.path, error)
-        try:
-            file.truncate(tail.position)
-        except OSError:
-            return self._fail(f"{failure} What was written of the append could not be removed.")
-        return failure
-
-    def _note_refused(self, error: OSError, size_bytes: int) -> None:
-        where, now = self._state.topic_partition, self._clock.monotonic()
-        self._stats.note_write_error(where, self._directory, error, size_bytes=size_bytes, now=now)
+        doing = f"append to {self.topic_partition} in"
+        failure = storage_error(doing, tail.segment.path, error)
+        if self._take_back(file, tail.position, error, size_bytes):
+            return failure
+        return self._fail(f"{failure} What was written of the append could not be removed.")
 
     # -- publishing what was staged -----------------------------------------------------
 
-    def publish(self, staged: StagedBatches, leader_epoch: int) -> None:
-        """Append record batches of one staged share, copied from its file: all or none.
-
-        Those at the head that an earlier publishing has appended are passed over.
-        """
+    def append_copied(self, staged: StagedBatches, leader_epoch: int) -> None:
+        """Append record batches of one attempt of an atomic write, copied from where they are
+        staged: all or none. Those at the head that the log has already are passed over."""
         with self._writing:
-            self._state.raise_if_offline()
-            held = self._producers.records_of(staged.producer_id)
-            position, headers = staged.after(held)
-            if not headers:
+            self.raise_if_failed()
+            staged = staged.after(self._producers.records_of(staged.producer_id))
+            if not staged.headers:
                 return
-            size = sum(header.size for header in headers)
+            size = sum(header.size for header in staged.headers)
             tail = self._tail_for(size)
             file = tail.segment.file
-            now_us = self._time.stamp_us()
+            now_us = self.time.stamp_us()
             try:
-                copy_stamped(
-                    staged.file,
-                    position,
-                    headers,
-                    target=file,
-                    target_position=tail.position,
+                staged.copy_stamped(
+                    file,
+                    tail.position,
                     base_offset=tail.end_offset,
                     leader_epoch=leader_epoch,
                     append_time_us=now_us,
                 )
             except OSError as error:
                 raise self._withdrawn(tail, file, error, size) from error
-            self._account(tail, headers, now_us)
+            self._account(tail, staged.headers, now_us)
             self._last_epoch = leader_epoch
         self._after_append(self.config)
 
-    def cap_high_watermark(self, write: int) -> None:
-        """Keep what is appended from now on from consumers, until the write is all there."""
+    @contextmanager
+    def between_appends(self) -> Iterator[tuple[ProducerStateManager, int]]:
+        """Yields the log's producers, and its end, to which nothing is appended meanwhile."""
         with self._writing:
-            self._state.cap_high_watermark(write, self.tail.end_offset)
-
-    def appended_records(self, attempts: StageIds) -> dict[int, int]:
-        """How many records of each attempt the log has; without those of which it has none."""
-        with self._writing:
-            return self._producers.appended_records(attempts)
-
-    def first_offset(self, attempts: StageIds) -> int:
-        """The lowest offset of what the log has of these attempts."""
-        with self._writing:
-            return self._producers.first_offset(attempts)
-
-    def protect(self, write: int) -> None:
-        """Do not forget what the log has of the attempts of a write."""
-        with self._writing:
-            self._producers.protect(write)
-
-    def release(self, attempts: StageIds) -> None:
-        """Forget these attempts: none of them comes again."""
-        with self._writing:
-            self._producers.release(attempts)
+            yield self._producers, self.tail.end_offset
 
     # -- rolling ------------------------------------------------------------------------
 
@@ -357,7 +328,7 @@ class LogWriter:
         """Roll if the active segment is older than ``roll_ms``."""
         with self._writing:
             if (
-                self._state.offline is None
+                self.failure is None
                 and self.tail.position
                 and self._age.reaches(self.config.roll_ms)
             ):
@@ -366,7 +337,7 @@ class LogWriter:
     def roll_if_unchanged(self, end_offset: int) -> bool:
         """Roll, unless something was appended at or after ``end_offset``."""
         with self._writing:
-            if self._state.offline is not None or self.tail.end_offset != end_offset:
+            if self.failure is not None or self.tail.end_offset != end_offset:
                 return False
             self._roll()
             return True
@@ -381,7 +352,7 @@ class LogWriter:
     def _roll(self) -> Tail:
         """Flush the active segment, seal it, start the next one. ``_writing`` is held."""
         with self._flushing:
-            self._state.raise_if_offline()
+            self.raise_if_failed()
             self._sync_tail()
             old, end, _ = self.tail
             self._save_producers(end, sync=True)  # the directory is synced later
@@ -399,7 +370,7 @@ class LogWriter:
         yet, and recovery passes the note over.
         """
         with self._writing, self._flushing:
-            self._state.raise_if_offline()
+            self.raise_if_failed()
             self._sync_tail()
             old, end, position = self.tail
             before = self._state.view.lost
@@ -407,13 +378,14 @@ class LogWriter:
             if before and before[-1].end == end:  # nothing has come since the last time
                 lost, before = LostOffsets(before[-1].start, offset), before[:-1]
             noted = (*self._state.view.lost, lost)  # what is merged counts until it is done
-            checkpoints.write_lost_offsets(self._files, self._directory, noted)
+            checkpoints.write_lost_offsets(self._files, self.directory, noted)
             new = self._create_segment(offset)
             self._save_producers(offset, sync=True)
             sealed = []
             if position:
                 save_index(self._files, old.path, old.metadata, old.damaged)
                 sealed.append(self._sealed(old))
+            self.flushed_end = offset
             self._state.skip(sealed, new, (*before, lost))
             self._producers.lost_before = offset
             self.tail = Tail(new, offset, 0)
@@ -421,7 +393,7 @@ class LogWriter:
                 old.retire()
                 with storage_errors("remove the empty segment", old.path):
                     delete_segment(self._files, old.path)
-                    self._files.sync_directory(self._directory)
+                    self._files.sync_directory(self.directory)
         self.request_flush()
         return lost.start
 
@@ -436,39 +408,37 @@ class LogWriter:
         )
 
     def _create_segment(self, base_offset: int) -> ActiveSegment:
-        partition = self._state.topic_partition
+        partition = self.topic_partition
         try:
             segment = create_segment(
                 self._files,
-                self._directory,
+                self.directory,
                 base_offset=base_offset,
                 index_interval_bytes=self.config.index_interval_bytes,
             )
         except OSError as error:
             self._note_refused(error, 1)
             doing = f"start a segment of {partition} in"
-            raise storage_error(doing, self._directory, error) from error
+            raise storage_error(doing, self.directory, error) from error
         try:
-            self._flush_or_fail(
-                self._directory, lambda: self._files.sync_directory(self._directory)
-            )
+            self._flush_or_fail(self.directory, lambda: self._files.sync_directory(self.directory))
         except NotOpenedError as error:
             with storage_errors("remove what was begun,", segment.path):
                 self._files.remove(segment.path)  # the next append starts it again
             doing = f"start a segment of {partition} in"
-            raise storage_error(doing, self._directory, error) from error
+            raise storage_error(doing, self.directory, error) from error
         return segment
 
     def _save_producers(self, offset: int, *, sync: bool, keep: int | None = None) -> None:
         save_producers(
-            self._files, self._directory, self._producers, offset=offset, sync=sync, keep=keep
+            self._files, self.directory, self._producers, offset=offset, sync=sync, keep=keep
         )
 
     def stop(self, error: LogbusError) -> bool:
         """Refuse appends with ``error`` and flush; False if not all could be flushed."""
         with self._writing, self._flushing:  # an append under way ends first
             try:
-                self._state.raise_if_offline()
+                self.raise_if_failed()
                 self._sync_tail()
                 flushed = True
                 end, base = self.tail.end_offset, self.tail.segment.base_offset
@@ -476,56 +446,30 @@ class LogWriter:
             except LogbusError:
                 flushed = False
             self._end(error)
-        self._state.notify()
+        self.notify()
         return flushed
 
     def abandon(self, error: LogbusError) -> None:
         """Refuse appends with ``error``; those that wait for their flush get it too."""
         with self._writing, self._flushing:
             self._end(error)
-        self._state.notify()
+        self.notify()
 
     def _end(self, error: LogbusError) -> None:
         self._producers.forget_all()
-        self._state.stop(error)
+        self.fail(error)
 
     # -- flushing -----------------------------------------------------------------------
 
-    def when_flushed(self, end_offset: int, callback: OnFlushed) -> None:
-        if self._state.wait(end_offset, callback):
-            self.request_flush()
-
-    def request_flush(self) -> None:
-        self._schedule.request()
-
-    def flush(self) -> None:
-        """Flush what is written, then notify those who wait. For the flusher's thread.
-
-        A failure takes the log offline and reaches those who wait; it is not raised.
-        """
-        self._schedule.begin()
-        with self._flushing:
-            if self._state.offline is None:
-                with contextlib.suppress(PartitionOfflineError):
-                    self._sync_tail()
-        self._state.notify()
-
-    def flush_if_due(self) -> float | None:
-        """Flush if ``flush_ms`` has passed; else the monotonic time when it will have."""
-        due = self._schedule.due
-        if due is None or self._clock.monotonic() < due:
-            return due
-        self.flush()
-        return None
+    def notify(self) -> None:
+        super().notify()
+        self._state.tell_listeners(offline=self.failure is not None)
 
     def _sync_tail(self) -> None:
-        """Flush up to the tail. ``_flushing`` is held."""
         segment, end_offset, position = self.tail
-        if end_offset > self._state.view.flushed_end:
-            began = self._clock.monotonic()
-            self._flush_or_fail(segment.path, segment.file.sync)
-            self._stats.flushes.observe(self._clock.monotonic() - began)
-            self._state.flushed(end_offset, position)
+        if end_offset > self.flushed_end:
+            self._flush_or_fail(segment.path, partial(self._sync, segment.file, end_offset))
+            self._state.advance_durable_position(end_offset, position)
 
     def _flush_or_fail(self, path: Path, sync: Callable[[], None]) -> None:
         """PartitionOfflineError when ``sync`` failed, NotOpenedError when it began nothing."""
@@ -534,11 +478,18 @@ class LogWriter:
         except NotOpenedError:
             raise
         except OSError as error:
-            flush_failure.remember(self._files, self._directory)
+            flush_failure.remember(self._files, self.directory)
             raise self._fail(f"{storage_error('flush', path, error)}") from error
 
     def _fail(self, why: str) -> PartitionOfflineError:
-        """Take the log offline, and have those who wait notified; what to raise."""
-        failure = self._state.fail(why)
+        """Take the log offline for good, and have those who wait notified; what to raise."""
+        where = self.topic_partition
+        error = PartitionOfflineError(
+            f"Partition {where} is offline. {why} Records before offset "
+            f"{self._state.view.high_watermark} stay readable; mend the disk and restart the "
+            "broker."
+        )
+        if self.fail(error):
+            logger.critical("%s", error, extra={"topic": where.topic, "partition": where.partition})
         self.request_flush()
-        return failure
+        return error.again()

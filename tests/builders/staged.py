@@ -38,9 +38,9 @@ def share(records: int, *attempts: int, write: int = WRITE) -> DecidedShare:
 
 
 def publish(log: PartitionLog, decided: DecidedShare) -> None:
-    log.staging.publish(decided, leader_epoch=1)
+    log.publishing.publish(decided, leader_epoch=1)
     log.flush()
-    log.staging.finish(decided.write)
+    log.publishing.finish(decided.write)
 
 
 def producers_in(log: PartitionLog) -> list[tuple[int, int]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from spark_logbus.broker.replica.manager import sole_replica
 from spark_logbus.log import OS_FILES, FileSystem, LogConfig, LogDirectory, PartitionLog
+from spark_logbus.log.disk.flusher import Flushable
 from spark_logbus.log.environment import HighWatermarkRule
-from spark_logbus.log.flusher import Flushable
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import RecordBatchHeader, split
 from tests.fakes.clock import ManualClock

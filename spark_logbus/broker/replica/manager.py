@@ -357,7 +357,7 @@ class ReplicaManager:
                 continue
             for decision in decided.get(each.topic_partition, ()):
                 if decision.topic_id == each.record.topic_id:
-                    log.staging.expect(decision.share)
+                    log.publishing.expect(decision.share)
             logs[each.topic_partition] = log
         if not logs:
             return done

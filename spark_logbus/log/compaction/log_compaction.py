@@ -31,6 +31,7 @@ from spark_logbus.log.segment.lookup import Lookup
 from spark_logbus.log.segment.segment import OpenSegments, SealedSegment
 from spark_logbus.log.state import LogState
 from spark_logbus.log.view import LogView
+from spark_logbus.log.writer import LogWriter
 
 logger = logging.getLogger(__name__)
 
@@ -79,12 +80,12 @@ class LogCompaction:
     def __init__(
         self,
         state: LogState,
+        writer: LogWriter,
         directory: Path,
         *,
         files: FileSystem,
         pool: OpenSegments,
         reshaping: threading.Lock,
-        config: Callable[[], LogConfig],
         deletion_paused: Callable[[], bool],
     ) -> None:
         self._state = state
@@ -92,7 +93,7 @@ class LogCompaction:
         self._files = files
         self._pool = pool
         self._reshaping = reshaping
-        self._config = config
+        self._writer = writer
         self._deletion_paused = deletion_paused
         self._history: tuple[CleanedUpTo, ...] | None = None
         self._damage_reported = False
@@ -105,11 +106,11 @@ class LogCompaction:
 
         Raises StorageError.
         """
-        return self._select(self._state.view, self._config(), now_us)
+        return self._select(self._state.view, self._writer.config, now_us)
 
     def plan(self, now_us: int) -> CompactionPlan | None:
         """The work that is due now; None when there is too little, or none. Raises StorageError."""
-        config, view = self._config(), self._state.view
+        config, view = self._writer.config, self._state.view
         found = self._select(view, config, now_us)
         if found is None or found.dirty_bytes == 0:
             return None
@@ -136,7 +137,7 @@ class LogCompaction:
     def _select(self, view: LogView, config: LogConfig, now_us: int) -> SegmentSelection | None:
         if not config.compacts or self._deletion_paused():
             return None
-        if self._blocked or self._state.offline is not None:
+        if self._blocked or self._writer.failure is not None:
             return None
         if not view.sealed or self._is_damaged(view):
             return None
@@ -192,7 +193,7 @@ class LogCompaction:
         the disk refuses; the log is served on, from the old segments or the new one.
         """
         with self._reshaping:
-            if self._blocked or self._state.offline is not None:
+            if self._blocked or self._writer.failure is not None:
                 return False
             new = self._taken_in(compacted)
             if new is None:
@@ -237,7 +238,7 @@ class LogCompaction:
                         summary,
                         files=self._files,
                         pool=self._pool,
-                        index_interval_bytes=self._config().index_interval_bytes,
+                        index_interval_bytes=self._writer.config.index_interval_bytes,
                         lookup=Lookup(file, index),
                     )
                 logger.error(
@@ -266,14 +267,14 @@ class LogCompaction:
     def fits(self, groups: Sequence[CompactionGroup]) -> bool:
         """True if the log still has all segments of the groups, and is to take in new ones."""
         sealed = set(self._state.view.sealed)
-        return self._state.offline is None and all(
+        return self._writer.failure is None and all(
             sealed.issuperset(each.segments) and self._still_asked_for(each.config)
             for each in groups
         )
 
     def _still_asked_for(self, planned: LogConfig) -> bool:
         """True if the configuration of today removes all that the one of the plan did."""
-        now = self._config()
+        now = self._writer.config
         return (
             not self._deletion_paused()
             and now.compacts
@@ -284,7 +285,7 @@ class LogCompaction:
     def finished(self, plan: CompactionPlan, *, end_offset: int, now_us: int) -> None:
         """Record that all before ``end_offset`` is clean now. Raises StorageError."""
         with self._reshaping:
-            if self._state.offline is not None:
+            if self._writer.failure is not None:
                 return
             self._history = record_cleaning(
                 self._cleanings(),
@@ -296,6 +297,6 @@ class LogCompaction:
     def discard(self) -> None:
         """Remove the leftovers of a compaction that did not come to its end."""
         with self._reshaping:
-            if self._state.offline is None:
+            if self._writer.failure is None:
                 with storage_errors("tidy up after a compaction in", self._directory):
                     swaps.remove_cleaned(self._files, self._directory)

@@ -70,7 +70,7 @@ def recover_producers(
     files: FileSystem, directory: Path, states: ProducerStateManager, view: LogView
 ) -> None:
     """Bring ``states``, empty, to the end of ``view``, all of which is on disk. Raises OSError."""
-    end = view.flushed_end
+    end = view.active.metadata.end_offset
     for offset in sorted(_offsets(files, directory), reverse=True):
         if offset > end:
             continue  # of records that a crash took
@@ -86,7 +86,7 @@ def recover_producers(
 
 def _replay(states: ProducerStateManager, view: LogView, start: int) -> None:
     """Note the record batches of the log from the one at offset ``start`` on."""
-    for number, end in enumerate((*view.sealed_ends, view.flushed_end)):
+    for number, end in enumerate((*view.sealed_ends, view.active.metadata.end_offset)):
         if end <= start:
             continue
         visible = view.visible_segment(number)

@@ -17,54 +17,32 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from spark_logbus.errors import (
     CorruptRecordBatchError,
     InvalidRequestError,
-    LogbusError,
     OutOfOrderSequenceError,
     StorageError,
     UnsupportedVersionError,
 )
 from spark_logbus.log.disk.filesystem import File, remove_if_possible, storage_error
+from spark_logbus.log.disk.flushed_file import FlushedFile
 from spark_logbus.log.environment import LogEnvironment
-from spark_logbus.log.flusher import FlushSchedule
+from spark_logbus.log.staged_batches import StagedBatches
 from spark_logbus.log.validate import ValidatedBatch
+from spark_logbus.log.writer_runs import writer_mark
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, stamp, verify_against
 from spark_logbus.record.stage_id import write_of
-from spark_logbus.timers import DueHeap
 
 logger = logging.getLogger(__name__)
 
-OnFlushed = Callable[[LogbusError | None], None]
-
 _PAGE_BYTES: Final = 4096
 RECOVERED: Final = 0  # promises of this process count from 1
-
-
-class StagedBatches(NamedTuple):
-    """Record batches of one attempt that follow one another in a file."""
-
-    producer_id: int
-    file: File
-    position: int
-    headers: Sequence[RecordBatchHeader]
-
-    def after(self, records: int) -> tuple[int, Sequence[RecordBatchHeader]]:
-        """The position and headers of those after the attempt's first ``records`` records."""
-        position = self.position
-        for number, header in enumerate(self.headers):
-            if header.base_sequence >= records:
-                return position, self.headers[number:]
-            position += header.size
-        return position, ()
 
 
 @dataclass(slots=True)
@@ -87,9 +65,9 @@ class StagedShare:
         self.staged_at_us = max(self.staged_at_us, staged_at_us)
 
 
-class StagedFile:
-    """Thread-safe: appends one at a time, beside flushes; what ``shares`` holds only grows until
-    ``clear``."""
+class StagedFile(FlushedFile):
+    """File of one write. Thread-safe: appends one at a time, beside flushes; what ``shares`` holds
+    only grows until ``clear``."""
 
     def __init__(
         self,
@@ -98,6 +76,14 @@ class StagedFile:
         *,
         environment: LogEnvironment,
     ) -> None:
+        super().__init__(
+            topic_partition,
+            file.path.parent,
+            flushed_end=0,
+            flusher=environment.flusher,
+            clock=environment.clock,
+            stats=environment.stats,
+        )
         self.path = file.path
         self.file = file
         self.write: int | None = None  # the write that it serves; None: free for the next one
@@ -110,17 +96,7 @@ class StagedFile:
         self.run = 0  # the place of its run among the writer's; 0: before all that are known
         self.superseded = False  # by a later run of the writer
         self._serving_since_us = 0
-        self._topic_partition = topic_partition
-        self._clock = environment.clock
-        self._stats = environment.stats
         self._end = 0  # of what is written
-        self._flushed = 0
-        self._failure: StorageError | None = None
-        self._writing = threading.Lock()
-        self._flushing = threading.Lock()
-        self._lock = threading.Lock()  # of _waiting and _flushed; held for assignments only
-        self._waiting: DueHeap[OnFlushed] = DueHeap()
-        self._schedule = FlushSchedule(self, flusher=environment.flusher, clock=environment.clock)
 
     @classmethod
     def recover(
@@ -150,7 +126,7 @@ class StagedFile:
             file.truncate(staged._end)
         if size:
             file.sync()
-        staged._flushed = staged._end
+        staged.flushed_end = staged._end
         return staged
 
     @property
@@ -160,7 +136,9 @@ class StagedFile:
     def flushed_records(self, producer_id: int) -> int:
         """The attempt's records, if all of them are on disk; else 0."""
         share = self.shares.get(producer_id)
-        return share.records if share is not None and share.extents[-1][1] <= self._flushed else 0
+        return (
+            share.records if share is not None and share.extents[-1][1] <= self.flushed_end else 0
+        )
 
     @property
     def newest_us(self) -> int:
@@ -183,6 +161,11 @@ class StagedFile:
                 for share in self.shares.values():
                     share.staged_at_us = max(share.staged_at_us, now_us)
 
+    def is_by(self, writer: str) -> bool:
+        """False if somebody else than the writer has staged what is here. Clients of earlier
+        releases do not say who has, or who decides."""
+        return not writer or self.mark is None or self.mark == writer_mark(writer)
+
     def is_promised(self, since: int | None) -> bool:
         """True if it was prepared under that promise or a later one; None: under any."""
         return self.promised is not None and (since is None or self.promised >= since)
@@ -201,8 +184,7 @@ class StagedFile:
         with self._writing:
             if self.write != write_of(producer_id):
                 return None
-            if self._failure is not None:
-                raise self._failure.again()
+            self.raise_if_failed()
             share = self.shares.get(producer_id) or StagedShare()
             old = self._already_here(batches, share.records)
             new = batches[old:]
@@ -233,12 +215,12 @@ class StagedFile:
                 continue
             if header.producer_id != batches[0].header.producer_id or header.producer_epoch != 0:
                 raise InvalidRequestError(
-                    f"Record batches staged for {self._topic_partition} have to be of one attempt "
+                    f"Record batches staged for {self.topic_partition} have to be of one attempt "
                     "of a task, in its epoch 0."
                 )
             if first != expected:
                 raise OutOfOrderSequenceError(
-                    f"What an attempt stages for {self._topic_partition} does not go on: expected "
+                    f"What an attempt stages for {self.topic_partition} does not go on: expected "
                     f"its record {expected}, got {first}. What it staged before was discarded, or "
                     "is lost; repeat the task."
                 )
@@ -246,63 +228,20 @@ class StagedFile:
         return old
 
     def _withdrawn(self, position: int, error: OSError, size_bytes: int) -> StorageError:
-        self._stats.note_write_error(
-            self._topic_partition,
-            self.path.parent,
-            error,
-            size_bytes=size_bytes,
-            now=self._clock.monotonic(),
-        )
-        failure = storage_error(f"stage records of {self._topic_partition} in", self.path, error)
-        try:
-            self.file.truncate(position)
-        except OSError:
-            self._failure = failure.again()
+        failure = storage_error(f"stage records of {self.topic_partition} in", self.path, error)
+        if not self._take_back(self.file, position, error, size_bytes):
+            self.fail(failure.again())
         return failure
 
-    # -- flushing -----------------------------------------------------------------------
-
-    def when_flushed(self, end: int, callback: OnFlushed) -> None:
-        """Ask for a flush; call back when all before position ``end`` is on disk, or cannot be."""
-        with self._lock:
-            known = self._failure is not None or self._flushed >= end
-            if not known:
-                self._waiting.add(end, callback)
-        if known:
-            _call_back(callback, None if self._failure is None else self._failure)
-        else:
-            self._schedule.request()
-
-    def flush(self) -> None:
-        """Flush what is written, then notify those who wait. For the flusher's thread."""
-        self._schedule.begin()
-        with self._flushing:
-            end = self._end
-            if self._failure is None and end > self._flushed:
-                began = self._clock.monotonic()
-                try:
-                    self.file.sync()
-                except OSError as error:
-                    # Never tried again: the kernel may have dropped what it could not write.
-                    self._failure = storage_error("flush", self.path, error)
-                    logger.error("%s What was staged there is lost.", self._failure)
-                else:
-                    self._stats.flushes.observe(self._clock.monotonic() - began)
-                    self._flushed = end
-        done: list[OnFlushed] = []
-        with self._lock:
-            upto = math.inf if self._failure is not None else self._flushed
-            while (entry := self._waiting.pop_due(upto)) is not None:
-                done.append(entry[1])
-        for callback in done:
-            _call_back(callback, self._failure)
-
-    def flush_if_due(self) -> float | None:
-        return None  # it always asks for its flushes at once
-
-    @property
-    def failed(self) -> bool:
-        return self._failure is not None
+    def _sync_tail(self) -> None:
+        end = self._end
+        if end > self.flushed_end:
+            try:
+                self._sync(self.file, end)
+            except OSError as error:
+                failure = storage_error("flush", self.path, error)
+                self.fail(failure)
+                logger.error("%s What was staged there is lost.", failure)
 
     # -- the end of a write -------------------------------------------------------------
 
@@ -341,8 +280,7 @@ class StagedFile:
             self.shares = {}
             self.promised, self.writer = None, ""
             self.file.pwrite(bytes(HEADER_SIZE), 0)  # or the next start would find it staged
-            with self._lock:
-                self._end = self._flushed = 0
+            self._end = self.flushed_end = 0
             self.free_since = self._clock.monotonic()
             self.write = None
             return True
@@ -390,10 +328,3 @@ def _headers(file: File, start: int, end: int) -> Iterator[RecordBatchHeader]:
         header = parse_header(page, at)
         yield header
         position += header.size
-
-
-def _call_back(callback: OnFlushed, error: LogbusError | None) -> None:
-    try:
-        callback(None if error is None else error.again())
-    except Exception:
-        logger.exception("A callback for staged records failed.")

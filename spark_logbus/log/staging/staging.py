@@ -1,20 +1,14 @@
 """What is staged for one partition: a file for each atomic write that is under way.
 
-A write stages, and then its decision, which stands in ZooKeeper, has it published: the record
-batches of those attempts of its tasks that count are copied to the end of the log, in the order of
-the tasks. Publishing can be repeated: the log itself knows how much of each attempt it has, as it
-does of any idempotent producer, until the write is settled, which means that nobody will publish
-it again. It is cut into chunks so that other appends go on between them; the first record of the
-write holds the high watermark back until the last one is on disk, so that all become visible at
-once.
+A write stages, and then its decision has it published (see ``publishing``), or discarded. What
+nobody goes on with expires.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,25 +17,21 @@ from typing import Final, NamedTuple
 from spark_logbus.errors import (
     InvalidRequestError,
     LimitExceededError,
-    StagedDataLostError,
     WriteFencedError,
 )
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import storage_error
+from spark_logbus.log.disk.flushed_file import OnFlushed
 from spark_logbus.log.environment import LogEnvironment
-from spark_logbus.log.segment.lookup import DamageFoundError
-from spark_logbus.log.staging.staged_file import OnFlushed, StagedFile, create_staged_file
-from spark_logbus.log.staging.writer_runs import StagedBy, writer_mark
-from spark_logbus.log.state import LogState
+from spark_logbus.log.staging.staged_file import StagedFile, create_staged_file
 from spark_logbus.log.validate import validate_append
 from spark_logbus.log.writer import LogWriter
+from spark_logbus.log.writer_runs import StagedBy, writer_mark
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.stage_id import StageIds, write_of
 
 logger = logging.getLogger(__name__)
 
-# Of a publishing between which other appends get their turn: some milliseconds.
-CHUNK_BYTES: Final = 8 << 20
 # A disk that was full so lately keeps what is staged no longer than this after the last of it: most
 # of that is of jobs that died, and appends of all others come first.
 _FULL_FOR_S: Final = 60.0
@@ -94,27 +84,22 @@ class DecidedShare:
 
 
 class PartitionStaging:
-    """Thread-safe. Writes of one partition are published one after the other."""
+    """Files of what is staged for one partition. Thread-safe."""
 
     def __init__(
         self,
-        state: LogState,
         writer: LogWriter,
         *,
-        directory: Path,
         environment: LogEnvironment,
         files: Collection[StagedFile] = (),
     ) -> None:
-        self._state = state
         self._writer = writer
-        self._directory = directory
         self._environment = environment
         self._changing = threading.Lock()  # of the set of files
-        self._publishing = threading.Lock()
         self._files = {file.write: file for file in files if file.write is not None}
         self._free = [file for file in files if file.write is None]
-        # Published or to be, and not settled: of these the log remembers what it has.
-        self._decided: dict[int, DecidedShare] = {}
+        #: Writes that are published or to be, and not settled: for ``PartitionPublishing``.
+        self.decided: dict[int, DecidedShare] = {}
 
     # -- staging ------------------------------------------------------------------------
 
@@ -126,9 +111,9 @@ class PartitionStaging:
         WriteFencedError when the write has ended, or a later run of the writer ``by`` which it is
         staged has begun, LimitExceededError when too many writes have staged something.
         """
-        config, state = self._writer.config, self._state
+        config, topic_partition = self._writer.config, self._writer.topic_partition
         batches = validate_append(
-            state.topic_partition,
+            topic_partition,
             data,
             max_record_batch_bytes=config.max_record_batch_bytes,
             needs_keys=config.compacts,
@@ -137,10 +122,10 @@ class PartitionStaging:
         producer_id = batches[0].header.producer_id
         if producer_id < 0:
             raise InvalidRequestError(
-                f"Record batches staged for {state.topic_partition} need the producer id of an "
+                f"Record batches staged for {topic_partition} need the producer id of an "
                 "attempt of a task."
             )
-        state.raise_if_offline()
+        self._writer.raise_if_failed()
         while True:
             file = self._file_for(write_of(producer_id), by)
             now_us = self._environment.time.stamp_us()
@@ -175,7 +160,7 @@ class PartitionStaging:
     def _before(self, write: int, mark: int | None, run: int, by: StagedBy) -> list[StagedFile]:
         """The files of earlier runs of the writer. Raises WriteFencedError for a write of a run
         that was succeeded, LimitExceededError for one more than a writer, or all, may have."""
-        where = self._state.topic_partition
+        where = self._writer.topic_partition
         theirs: list[StagedFile] = []
         if mark is not None:
             theirs = [file for file in self._files.values() if file.mark == mark]
@@ -202,145 +187,25 @@ class PartitionStaging:
     def _create(self) -> StagedFile:
         taken = {names.parse_staged(file.path.name) for file in self._files.values()}
         number = next(number for number in range(len(taken) + 1) if number not in taken)
-        path = self._directory / names.staged(number)
+        path = self._writer.directory / names.staged(number)
         try:
             if self._environment.files.exists(path):  # of a write that could not be recovered
                 self._environment.files.remove(path)
             return create_staged_file(
-                self._state.topic_partition, path, environment=self._environment
+                self._writer.topic_partition, path, environment=self._environment
             )
         except OSError as error:
-            raise storage_error("stage records in", self._directory, error) from error
+            raise storage_error("stage records in", self._writer.directory, error) from error
 
-    # -- the decision -------------------------------------------------------------------
+    # -- what is staged -----------------------------------------------------------------
 
-    def check(self, share: DecidedShare, promise: int) -> None:
-        """Raise StagedDataLostError unless all of the share is on disk here, staged or published.
-
-        It is kept from expiring for another while, and after that until the broker has let the
-        ``promise`` with that number go.
-        """
-        file = self._file_of(share)
-        if file is not None:  # before it is looked at: what is dropped later was promised to nobody
-            now_us = self._environment.time.stamp_us()
-            file.promise(share.write, promise, writer=share.writer, now_us=now_us)
-        self._missing(share)
-
-    def require_published(self, share: DecidedShare) -> None:
-        """Raise StagedDataLostError unless the log has all of the share."""
-        if self._missing(share):
-            raise StagedDataLostError(
-                f"The decision about a write does not say that {share.records} records are to be "
-                f"published in {self._state.topic_partition}, and they are not."
-            )
-
-    def _missing(self, share: DecidedShare) -> bool:
-        """True if records of the share are to be copied still. Raises StagedDataLostError."""
-        file = self._file_of(share)
-        appended = self._writer.appended_records(share.attempts)
-        held = dict.fromkeys(appended, 0)
-        if file is not None:
-            held |= {each: file.flushed_records(each) for each in self._staged(share, file)}
-        there = sum(max(appended.get(each, 0), staged) for each, staged in held.items())
-        if there != share.records:
-            raise StagedDataLostError(
-                f"Of {share.records} records that a write has staged for "
-                f"{self._state.topic_partition}, {there} are there. They were discarded, expired "
-                "(staging.retention.ms), or are lost; write them again."
-            )
-        return sum(appended.values()) != share.records
-
-    def _file_of(self, share: DecidedShare) -> StagedFile | None:
-        """Returns what the writer of the share has staged; nothing of another writer that took the
-        same number, by chance or on purpose."""
-        file = self._files.get(share.write)
-        return file if file is not None and _is_by(file, share.writer) else None
-
-    @staticmethod
-    def _staged(share: DecidedShare, file: StagedFile) -> list[int]:
-        """The attempts that count and have staged something here, in the order of their tasks."""
-        return share.attempts.among(file.shares)
-
-    def expect(self, share: DecidedShare) -> None:
-        """The write is decided: remember how much of it the log has, and keep that from consumers
-        if it is not all. For a log that is about to be served. Raises StorageError."""
-        self._decided[share.write] = share
-        self._writer.protect(share.write)
-        appended = self._writer.appended_records(share.attempts)
-        if 0 < sum(appended.values()) < share.records:
-            first = self._writer.first_offset(share.attempts)
-            with suppress(DamageFoundError):
-                try:
-                    self._state.cap_high_watermark(share.write, first)
-                except OSError as error:
-                    raise storage_error("read from", self._directory, error) from error
-
-    def publish(self, share: DecidedShare, *, leader_epoch: int) -> int:
-        """Append what of the share is not in the log yet; the offset that ``finish`` waits for.
-
-        Raises StagedDataLostError, StorageError, and what ``offline`` says.
-        """
-        with self._publishing:
-            self._decided[share.write] = share
-            self._writer.protect(share.write)
-            try:
-                if self._missing(share):
-                    self._copy(share, self._files[share.write], leader_epoch)
-            except OSError as error:
-                raise storage_error("publish from", self._directory, error) from error
-            return self._writer.tail.end_offset
-
-    def _copy(self, share: DecidedShare, file: StagedFile, leader_epoch: int) -> None:
-        chunk_bytes = min(CHUNK_BYTES, self._writer.config.segment_bytes)
-        runs = [
-            (producer_id, staged)
-            for producer_id in self._staged(share, file)
-            if (staged := file.shares.get(producer_id)) is not None
-        ]
-        several = len(runs) > 1 or any(
-            len(staged.extents) > 1 or staged.size_bytes > chunk_bytes for _, staged in runs
-        )
-        if several:
-            self._writer.cap_high_watermark(share.write)
-        for producer_id, _ in runs:
-            for batches in file.batches(producer_id, chunk_bytes=chunk_bytes):
-                self._writer.publish(batches, leader_epoch)
+    def file_of(self, write: int) -> StagedFile | None:
+        return self._files.get(write)
 
     def size_bytes(self, write: int) -> int:
-        """How much the write has staged here."""
+        """Bytes that the write has staged here."""
         file = self._files.get(write)
         return 0 if file is None else file.size_bytes
-
-    def when_published(self, end_offset: int, callback: OnFlushed) -> None:
-        """Call back once all that ``publish`` appended is on disk, or cannot be."""
-        self._writer.when_flushed(end_offset, callback)
-
-    def finish(self, write: int) -> None:
-        """All of the write is in the log and on disk: show it, and drop what was staged."""
-        self._state.uncap_high_watermark(write)
-        self._state.notify()
-        share = self._decided.get(write)
-        self._discard_of("" if share is None else share.writer, write)
-
-    def settle(self, writes: Collection[int]) -> None:
-        """These writes are published everywhere: nobody publishes them again. What attempts that
-        did not count have staged of them goes too. Or they are given up here, for they are lost:
-        then consumers see what there is."""
-        for write in writes:
-            share = self._decided.pop(write, None)
-            if share is not None:
-                self._writer.release(share.attempts)
-                self._state.uncap_high_watermark(write)
-                self._state.notify()
-            self._discard_of("" if share is None else share.writer, write)
-
-    def _discard_of(self, writer: str, write: int) -> None:
-        self.discard(write, lambda file: _is_by(file, writer))
-
-    @property
-    def decided(self) -> Mapping[int, DecidedShare]:
-        """Writes that are not settled."""
-        return self._decided
 
     def holds(self, write: int, producer_id: int | None = None) -> bool:
         """True if the write, or an attempt of its, has something staged here."""
@@ -369,7 +234,7 @@ class PartitionStaging:
             try:
                 if not file.clear(partial(condition, file)):
                     return False
-                reusable = not file.failed
+                reusable = file.failure is None
             except OSError as error:
                 logger.warning("%s", storage_error("empty", file.path, error))
                 reusable = False
@@ -379,6 +244,10 @@ class PartitionStaging:
             else:
                 self._remove(file)
             return True
+
+    def discard_of(self, write: int, writer: str) -> None:
+        """Drop what the write has staged here, if it is of that writer."""
+        self.discard(write, lambda file: file.is_by(writer))
 
     def discard_undecided(self, write: int, promise: int | None) -> None:
         """Drop what the write has staged here, unless it was prepared under the ``promise`` or a
@@ -440,7 +309,7 @@ class PartitionStaging:
             return _is_over(file, oldest_us) and not file.is_promised(promise)
 
         for write, file in list(self._files.items()):
-            if write in self._decided or keep(write, file.writer):
+            if write in self.decided or keep(write, file.writer):
                 continue
             size_bytes, superseded = file.size_bytes, file.superseded
             if self.discard(write, is_over):
@@ -448,7 +317,7 @@ class PartitionStaging:
                     self._environment.closed_writes.add(write)
                 logger.warning(
                     "%d bytes that a write staged for %s and never committed are dropped%s.",
-                    size_bytes, self._state.topic_partition,
+                    size_bytes, self._writer.topic_partition,
                     ": a later run of its writer has begun" if superseded else "",
                 )  # fmt: skip
                 self._environment.stats.staged_expired.add(1)
@@ -467,12 +336,6 @@ class PartitionStaging:
         with self._changing:
             self._files.clear()
             self._free.clear()
-
-
-def _is_by(file: StagedFile, writer: str) -> bool:
-    """False if somebody else than the writer has staged what is in the file. Clients of earlier
-    releases do not say who has, or who decides."""
-    return not writer or file.mark is None or file.mark == writer_mark(writer)
 
 
 def _is_over(file: StagedFile, oldest_us: int) -> bool:

@@ -271,12 +271,12 @@ def test_a_decided_write_is_there_once_whatever_of_it_was_kept(
     stage(log, attempt(3), 5)
     stage(log, attempt(1), 10, 10)
     stage(log, attempt(2), 10, 10)
-    log.staging.check(decided, 1)
+    log.publishing.check(decided, 1)
     disk.crash(AllSurvives())
     staged = copy_of(disk)
     broker.start()
     log = broker.log()
-    log.staging.expect(decided)
+    log.publishing.expect(decided)
     publish(log, decided)
     whole = list(batches_from(log, 5))
     assert [header.base_offset for header, _ in whole] == [5, 15, 25, 35]
@@ -291,7 +291,7 @@ def test_a_decided_write_is_there_once_whatever_of_it_was_kept(
     assert refused(broker, 99) == end
     log = go_on(broker)
     for _ in range(2):
-        log.staging.expect(decided)
+        log.publishing.expect(decided)
         publish(log, decided)
         of_it = [
             (header.producer_id, header.base_sequence)

@@ -50,11 +50,11 @@ class Run:
         stage(log, attempt(1), 450, 450)
         stage(log, attempt(2), 300, 600)
         self.staged = True
-        log.staging.check(DECIDED, 1)
-        log.staging.publish(DECIDED, leader_epoch=1)
+        log.publishing.check(DECIDED, 1)
+        log.publishing.publish(DECIDED, leader_epoch=1)
         self.broker.append(record_batch(1))
         self.appended = True
-        log.staging.finish(DECIDED.write)
+        log.publishing.finish(DECIDED.write)
         self.published = True
         stage(log, attempt(1, write=5), 10)
 
@@ -107,7 +107,7 @@ def test_a_decided_write_is_published_once_whenever_the_power_goes(survival: Sur
         if not run.staged:
             assert of_the_write(log) == []
             continue
-        log.staging.expect(DECIDED)
+        log.publishing.expect(DECIDED)
         if of_the_write(log):
             check(log)
         publish(log, DECIDED)
@@ -127,7 +127,7 @@ def test_a_disk_that_is_full_while_publishing_shows_nothing_until_all_is_there()
         stage(log, attempt(2), 300, 600)
         disk.capacity = disk.used() + room
         with suppress(LogbusError):
-            log.staging.publish(DECIDED, leader_epoch=1)
+            log.publishing.publish(DECIDED, leader_epoch=1)
         log.flush()
         assert of_the_write(log) == [] or log.ends().log_end_offset == 2 * LARGE
         disk.capacity = None
@@ -141,9 +141,9 @@ def test_what_a_recovery_found_in_memory_is_put_on_disk() -> None:
     disk = SimulatedDisk()
     stage(Broker(files=disk, config=CONFIG).log(), attempt(1), 10, flush=False)
     disk.kill()
-    Broker(files=disk, config=CONFIG).log().staging.check(share(10, 1), 1)
+    Broker(files=disk, config=CONFIG).log().publishing.check(share(10, 1), 1)
     disk.crash()
-    Broker(files=disk, config=CONFIG).log().staging.check(share(10, 1), 1)
+    Broker(files=disk, config=CONFIG).log().publishing.check(share(10, 1), 1)
 
 
 def test_a_failed_flush_loses_what_it_was_to_flush_and_nothing_before() -> None:
@@ -162,15 +162,15 @@ def test_a_failed_flush_loses_what_it_was_to_flush_and_nothing_before() -> None:
     broker.flusher.run()
     disk.refuse = lambda _operation, _path: None
     assert isinstance(told[0], StorageError)
-    log.staging.check(share(10, 1), 1)
+    log.publishing.check(share(10, 1), 1)
     for lost in (share(10, 2), share(20, 1, 2)):
         with pytest.raises(StagedDataLostError):
-            log.staging.check(lost, 1)
+            log.publishing.check(lost, 1)
     with pytest.raises(StorageError):
         stage(log, attempt(2), 10, start=10)
     log.staging.discard(share(1).write)
     stage(log, attempt(4), 10)
-    log.staging.check(share(10, 4), 1)
+    log.publishing.check(share(10, 4), 1)
 
 
 @pytest.mark.parametrize("survival", [Survival(), AllSurvives(), *map(RandomSurvival, range(8))])

@@ -148,7 +148,7 @@ class AtomicWrites(RuleBasedStateMachine):
         try:
             for partition in PARTITIONS:
                 if total := write.total(partition):
-                    self.log(partition).staging.check(
+                    self.log(partition).publishing.check(
                         self.share(write.number, attempts, total), self.promise
                     )
         except StagedDataLostError:
@@ -206,13 +206,13 @@ class AtomicWrites(RuleBasedStateMachine):
         if records is None:
             return
         log = self.log(partition)
-        log.staging.publish(self.share(last.write, last.attempts, records), leader_epoch=1)
+        log.publishing.publish(self.share(last.write, last.attempts, records), leader_epoch=1)
         if stop_before == "flush":
             return
         log.flush()
         if stop_before == "finish":
             return
-        log.staging.finish(last.write)
+        log.publishing.finish(last.write)
         if stop_before == "note":
             return
         self.node = (
@@ -231,8 +231,8 @@ class AtomicWrites(RuleBasedStateMachine):
     @rule()
     def settle(self) -> None:
         for partition in PARTITIONS:
-            staging = self.log(partition).staging
-            staging.settle(set(staging.decided) - self.pending())
+            log = self.log(partition)
+            log.publishing.settle(set(log.staging.decided) - self.pending())
 
     def pending(self) -> set[int]:
         last = self.node.last
@@ -262,7 +262,7 @@ class AtomicWrites(RuleBasedStateMachine):
         if last is not None and self.node.unpublished:
             for partition, records in last.topics["flights"].records.items():
                 share = self.share(last.write, last.attempts, records)
-                self.log(partition).staging.expect(share)
+                self.log(partition).publishing.expect(share)
 
     @rule()
     def driver_dies(self) -> None:

@@ -148,7 +148,7 @@ def test_a_decision_takes_memory_by_its_attempts_not_times_its_partitions(tmp_pa
         try:
             for log in found:
                 for each in decided_shares({"w": state})[log.topic_partition]:
-                    log.staging.expect(each.share)
+                    log.publishing.expect(each.share)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -174,7 +174,7 @@ def test_a_wide_write_is_prepared_and_published_by_what_each_partition_has(tmp_p
         try:
             for number in range(partitions):
                 log = logs.here.led[TopicPartition("t", number)].log
-                log.staging.check(DecidedShare(attempts, 8), 1)
+                log.publishing.check(DecidedShare(attempts, 8), 1)
         finally:
             sys.setprofile(None)
         assert looked_up < 200 * partitions

@@ -16,7 +16,7 @@ from spark_logbus.errors import (
 from spark_logbus.log import LogConfig, StagedBy
 from spark_logbus.log.closed_writes import ClosedWrites
 from spark_logbus.log.staging.staging import MAX_WRITES, MAX_WRITES_OF_A_WRITER
-from spark_logbus.log.staging.writer_runs import WriterRuns, writer_mark
+from spark_logbus.log.writer_runs import WriterRuns, writer_mark
 from spark_logbus.record import HEADER_SIZE, stamp_producer
 from spark_logbus.record.stage_id import write_of
 from tests.builders.producers import batch
@@ -69,7 +69,7 @@ def test_what_was_published_is_not_published_again(broker: Broker) -> None:
     publish(log, share(2, 1))
     broker.restart()
     log = broker.log()
-    log.staging.expect(share(2, 1))
+    log.publishing.expect(share(2, 1))
     publish(log, share(2, 1))
     assert offsets_from(log, 0) == [0, 1]
 
@@ -102,12 +102,12 @@ def test_only_attempts_stage(broker: Broker) -> None:
 def test_a_share_that_is_not_there_is_not_decided(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), 2)
-    log.staging.check(share(2, 1), 1)
+    log.publishing.check(share(2, 1), 1)
     for other in (share(3, 1), share(1, 1), share(2, 2), share(2, 1, write=1)):
         with pytest.raises(StagedDataLostError):
-            log.staging.check(other, 1)
+            log.publishing.check(other, 1)
         with pytest.raises(StagedDataLostError):
-            log.staging.publish(other, leader_epoch=1)
+            log.publishing.publish(other, leader_epoch=1)
     assert offsets_from(log, 0) == []
 
 
@@ -172,7 +172,7 @@ def test_what_nobody_commits_expires(broker: Broker) -> None:
     expire(broker)
     assert log.staging.totals.writes == 1
     assert broker.directory.stats.staged_expired.value == 1
-    log.staging.check(share(1, 1, write=2), 1)  # which keeps it for another while
+    log.publishing.check(share(1, 1, write=2), 1)  # which keeps it for another while
     broker.clock.advance(50)
     expire(broker)
     assert log.staging.totals.writes == 1
@@ -191,7 +191,7 @@ def test_what_is_prepared_under_a_wrong_clock_is_kept_for_as_long(
     broker.clock.advance(50)
     broker.clock.jump(days * 86_400)
     time.now_us()
-    log.staging.check(share(1, 1), 1)
+    log.publishing.check(share(1, 1), 1)
     broker.clock.jump(-days * 86_400)
     broker.clock.advance(20)
     log.staging.expire(time.now_us(), keep=lambda *_: False, promise=99)
@@ -202,7 +202,7 @@ def test_a_decided_write_does_not_expire(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), 1)
     stage(log, attempt(1, write=2), 1)
-    log.staging.expect(share(1, 1))
+    log.publishing.expect(share(1, 1))
     broker.clock.advance(10 * 86_400)
     expire(broker, share(1, write=2).write)
     publish(log, share(1, 1, write=2))
@@ -225,7 +225,7 @@ def test_a_full_disk_keeps_what_is_staged_for_minutes_only() -> None:
     expire(broker)
     assert log.staging.totals.writes == 1
     broker.append(record_batch(1))
-    log.staging.check(share(10, 1, write=2), 1)
+    log.publishing.check(share(10, 1, write=2), 1)
     broker.clock.advance(700)
     expire(broker)
     assert log.staging.totals.writes == 1  # it was not full of late
@@ -249,7 +249,7 @@ def test_a_file_that_was_just_taken_does_not_expire(broker: Broker) -> None:
     expire(broker)
     assert file.write == share(1).write
     stage(log, attempt(1), 1)
-    log.staging.check(share(1, 1), 1)
+    log.publishing.check(share(1, 1), 1)
 
 
 def test_an_append_that_comes_first_keeps_its_file(broker: Broker) -> None:
@@ -258,9 +258,9 @@ def test_an_append_that_comes_first_keeps_its_file(broker: Broker) -> None:
     stage(log, attempt(1), 1)
     stage(log, attempt(2), 1)
     log.staging.discard_attempt(attempt(1), None)
-    log.staging.check(share(1, 2), 1)
+    log.publishing.check(share(1, 2), 1)
     assert not log.staging.discard(share(1).write, lambda file: not file.shares)
-    log.staging.check(share(1, 2), 1)
+    log.publishing.check(share(1, 2), 1)
     log.staging.discard_attempt(attempt(2), 99)
     assert log.staging.totals == (0, 0)
 
@@ -269,10 +269,10 @@ def test_a_lost_write_hides_no_later_records(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), *[30] * 60)
     stage(log, attempt(2), *[30] * 60)
-    log.staging.publish(share(3600, 1, 2), leader_epoch=1)
+    log.publishing.publish(share(3600, 1, 2), leader_epoch=1)
     broker.append(record_batch(1))
     assert log.ends().high_watermark == 0
-    log.staging.settle([share(1).write])
+    log.publishing.settle([share(1).write])
     assert log.ends().high_watermark == 3601
 
 
@@ -342,12 +342,12 @@ def test_nothing_is_seen_before_all_is(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), *[30] * 60)
     stage(log, attempt(2), *[30] * 60)
-    log.staging.publish(share(3600, 1, 2), leader_epoch=1)
+    log.publishing.publish(share(3600, 1, 2), leader_epoch=1)
     broker.append(record_batch(1))
     log.flush()
     assert log.flushed_end == 3601
     assert log.ends().high_watermark == 0
-    log.staging.finish(share(1).write)
+    log.publishing.finish(share(1).write)
     assert log.ends().high_watermark == 3601
 
 
@@ -359,21 +359,21 @@ def test_many_later_producers_do_not_make_the_log_forget(broker: Broker) -> None
         broker.append(batch(0, producer=producer), flush=False)
     broker.restart()
     log = broker.log()
-    log.staging.expect(share(1, 1))
+    log.publishing.expect(share(1, 1))
     for producer in range(2000, 3500):
         broker.append(batch(0, producer=producer), flush=False)
     publish(log, share(1, 1))
     assert log.ends().log_end_offset == 1 + 1499 + 1500
-    log.staging.settle([share(1).write])
+    log.publishing.settle([share(1).write])
     with pytest.raises(StagedDataLostError):
-        log.staging.publish(share(1, 1), leader_epoch=1)
+        log.publishing.publish(share(1, 1), leader_epoch=1)
 
 
 def test_what_was_prepared_is_dropped_only_when_the_promise_was_let_go(broker: Broker) -> None:
     log = broker.log()
     log.configure(LogConfig(staging_retention_ms=60_000))
     stage(log, attempt(1), 1)
-    log.staging.check(share(1, 1), 1)
+    log.publishing.check(share(1, 1), 1)
     broker.clock.advance(10 * 86_400)
     now_us = broker.clock.now_us()
     assert log.staging.has_expired_promises(now_us, 1)
@@ -382,7 +382,7 @@ def test_what_was_prepared_is_dropped_only_when_the_promise_was_let_go(broker: B
         log.staging.expire(now_us, keep=lambda *_: False, promise=promise)
         log.staging.discard_undecided(share(1).write, promise)
         log.staging.discard_attempt(attempt(1), promise)
-        log.staging.check(share(1, 1), 1)
+        log.publishing.check(share(1, 1), 1)
         broker.clock.advance(10 * 86_400)
     log.staging.expire(broker.clock.now_us(), keep=lambda *_: False, promise=2)
     assert log.staging.totals.writes == 0
@@ -392,13 +392,13 @@ def test_what_is_prepared_again_while_it_expires_stays(broker: Broker) -> None:
     """Between the new promise and the dropping, however long ago it was staged."""
     log = broker.log()
     stage(log, attempt(1), 1)
-    log.staging.check(share(1, 1), 1)
+    log.publishing.check(share(1, 1), 1)
     broker.clock.advance(10 * 86_400)
     old = broker.clock.now_us()
     assert log.staging.has_expired_promises(old, 1)
-    log.staging.check(share(1, 1), 2)
+    log.publishing.check(share(1, 1), 2)
     log.staging.expire(old + (1 << 50), keep=lambda *_: False, promise=2)
-    log.staging.check(share(1, 1), 2)
+    log.publishing.check(share(1, 1), 2)
 
 
 def test_what_a_recovery_found_may_have_been_prepared(broker: Broker) -> None:
@@ -407,14 +407,14 @@ def test_what_a_recovery_found_may_have_been_prepared(broker: Broker) -> None:
     log = broker.log()
     broker.clock.advance(10 * 86_400)
     log.staging.expire(broker.clock.now_us(), keep=lambda *_: False, promise=None)
-    log.staging.check(share(1, 1), 1)
+    log.publishing.check(share(1, 1), 1)
 
 
 @pytest.mark.parametrize("writer", ["", "unreadable", "another"])
 def test_what_may_be_decided_for_all_that_can_be_read_stays(broker: Broker, writer: str) -> None:
     log = broker.log()
     stage(log, attempt(1), 1)
-    log.staging.check(replace(share(1, 1), writer=writer), 1)
+    log.publishing.check(replace(share(1, 1), writer=writer), 1)
     broker.clock.advance(10 * 86_400)
     log.staging.expire(
         broker.clock.now_us(), keep=lambda _, whose: whose in ("", "unreadable"), promise=2
@@ -426,7 +426,7 @@ def test_what_is_prepared_under_a_later_promise_stays(broker: Broker) -> None:
     """Somebody let go of the first one, and looked up what is decided before it was prepared."""
     log = broker.log()
     stage(log, attempt(1), 1)
-    log.staging.check(share(1, 1), 3)
+    log.publishing.check(share(1, 1), 3)
     log.staging.discard_undecided(share(1).write, 2)
     log.staging.discard_attempt(attempt(1), 3)
     assert log.staging.holds(share(1).write, attempt(1))
@@ -448,7 +448,7 @@ def test_runs_that_died_shut_nobody_out(broker: Broker) -> None:
             assert log.staging.totals.writes == 2
     stage(log, attempt(1, write=1000), 1, by=StagedBy("another"))
     stage(log, attempt(1, write=598), 1, start=1, by=StagedBy("application:a:t"))
-    log.staging.check(share(1, 1, write=1000), 1)
+    log.publishing.check(share(1, 1, write=1000), 1)
 
 
 def test_a_run_that_was_succeeded_takes_nobody_s_place(broker: Broker) -> None:
@@ -470,15 +470,15 @@ def test_a_run_that_was_succeeded_takes_nobody_s_place(broker: Broker) -> None:
 def test_what_an_earlier_run_has_prepared_goes_with_its_promise(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1, write=1), 1, by=StagedBy("query", "first"))
-    log.staging.check(share(1, 1, write=1), 1)
+    log.publishing.check(share(1, 1, write=1), 1)
     stage(log, attempt(1, write=2), 1, by=StagedBy("query", "second"))
     now_us = broker.clock.now_us()
     assert log.staging.has_expired_promises(now_us, 1)
     log.staging.expire(now_us, keep=lambda *_: False, promise=1)
-    log.staging.check(share(1, 1, write=1), 1)
+    log.publishing.check(share(1, 1, write=1), 1)
     expire(broker)
     with pytest.raises(StagedDataLostError):
-        log.staging.check(share(1, 1, write=1), 1)
+        log.publishing.check(share(1, 1, write=1), 1)
 
 
 def test_what_an_earlier_run_has_decided_is_published(broker: Broker) -> None:
@@ -539,7 +539,7 @@ def test_what_many_dead_writers_left_goes_within_minutes(broker: Broker) -> None
 
 
 def test_the_order_of_runs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_logbus.log.staging.writer_runs._REMEMBERED", 2)
+    monkeypatch.setattr("spark_logbus.log.writer_runs._REMEMBERED", 2)
     runs = WriterRuns()
     assert [runs.order(-1, run) for run in ("a", "b", "a")] == [1, 2, 1]
     assert runs.order(-2, "a") == 3

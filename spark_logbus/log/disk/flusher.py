@@ -1,7 +1,7 @@
 """Group commit: one thread flushes the logs of a data directory, one flush at a time per log.
 
 A log asks at most once until its flush begins, however many appends wait for it
-(``FlushSchedule``). Appends that come while a flush is under way share the next one, so the disk
+(``FlushedFile``). Appends that come while a flush is under way share the next one, so the disk
 sets the pace, and the load per flush grows with the load.
 """
 
@@ -13,7 +13,6 @@ from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 from spark_logbus.clock import Clock
-from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.timers import DueHeap
 
 logger = logging.getLogger(__name__)
@@ -109,38 +108,3 @@ class Flusher:
                 continue
             if due is not None:
                 self._timers.add(due, log)
-
-
-class FlushSchedule:
-    """The flushes that one log has asked for. Thread-safe."""
-
-    def __init__(self, log: Flushable, *, flusher: FlushScheduler, clock: Clock) -> None:
-        self._log = log
-        self._flusher = flusher
-        self._clock = clock
-        self._requested = False
-        self.due: float | None = None  # by the monotonic clock
-
-    def request(self) -> None:
-        """Flush as soon as the flusher can."""
-        if not self._requested:
-            self._requested = True
-            self._flusher.request(self._log)
-
-    def after_append(self, config: LogConfig, *, unflushed: int) -> None:
-        """Plan the flush of ``unflushed`` records as a topic's configuration wants it."""
-        if config.flush_policy is FlushPolicy.OS:
-            return  # the operating system flushes
-        if config.flushes_at_once or (
-            config.flush_records is not None and unflushed >= config.flush_records
-        ):
-            self.request()
-        elif config.flush_ms is not None and self.due is None:
-            self.due = self._clock.monotonic() + config.flush_ms / 1000
-            self._flusher.request_at(self.due, self._log)
-
-    def begin(self) -> None:
-        """Call before a flush reads the tail: an append that comes in between then asks once too
-        often, and never once too little."""
-        self._requested = False
-        self.due = None

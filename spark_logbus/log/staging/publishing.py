@@ -1,0 +1,151 @@
+"""Decided writes of one partition, on their way from what is staged into the log.
+
+The decision about a write, which stands in ZooKeeper, has it published: the record batches of those
+attempts of its tasks that count are copied to the end of the log, in the order of the tasks.
+Publishing can be repeated: the log itself knows how much of each attempt it has, as it does of any
+idempotent producer, until the write is settled, which means that nobody will publish it again. It
+is cut into chunks so that other appends go on between them; the first record of the write holds the
+high watermark back until the last one is on disk, so that all become visible at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Final
+
+from spark_logbus.errors import StagedDataLostError
+from spark_logbus.log.disk.filesystem import storage_errors
+from spark_logbus.log.segment.lookup import DamageFoundError
+from spark_logbus.log.staging.staged_file import StagedFile
+from spark_logbus.log.staging.staging import DecidedShare, PartitionStaging
+from spark_logbus.log.state import LogState
+from spark_logbus.log.writer import LogWriter
+
+# Of a publishing between which other appends get their turn: some milliseconds.
+CHUNK_BYTES: Final = 8 << 20
+
+
+class PartitionPublishing:
+    """Publishes writes of one partition, one after the other. Thread-safe."""
+
+    def __init__(self, state: LogState, writer: LogWriter, staging: PartitionStaging) -> None:
+        self._state = state
+        self._writer = writer
+        self._staging = staging
+        self._publishing = threading.Lock()
+
+    def check(self, share: DecidedShare, promise: int) -> None:
+        """Raise StagedDataLostError unless all of the share is on disk here, staged or published.
+
+        It is kept from expiring for another while, and after that until the broker has let the
+        ``promise`` with that number go.
+        """
+        file = self._file_of(share)
+        if file is not None:  # before it is looked at: what is dropped later was promised to nobody
+            now_us = self._writer.time.stamp_us()
+            file.promise(share.write, promise, writer=share.writer, now_us=now_us)
+        self._source(share)
+
+    def require_published(self, share: DecidedShare) -> None:
+        """Raise StagedDataLostError unless the log has all of the share."""
+        if self._source(share) is not None:
+            raise StagedDataLostError(
+                f"The decision about a write does not say that {share.records} records are to be "
+                f"published in {self._writer.topic_partition}, and they are not."
+            )
+
+    def _source(self, share: DecidedShare) -> StagedFile | None:
+        """Returns the file from which records of the share are to be copied still; None if the log
+        has them all. Raises StagedDataLostError."""
+        file = self._file_of(share)
+        with self._writer.between_appends() as (producers, _):
+            appended = producers.appended_records(share.attempts)
+        on_disk = dict.fromkeys(appended, 0)
+        if file is not None:
+            on_disk |= {each: file.flushed_records(each) for each in self._staged(share, file)}
+        there = sum(max(appended.get(each, 0), staged) for each, staged in on_disk.items())
+        if there != share.records:
+            raise StagedDataLostError(
+                f"Of {share.records} records that a write has staged for "
+                f"{self._writer.topic_partition}, {there} are there. They were discarded, expired "
+                "(staging.retention.ms), or are lost; write them again."
+            )
+        return None if sum(appended.values()) == share.records else file
+
+    def _file_of(self, share: DecidedShare) -> StagedFile | None:
+        """Returns what the writer of the share has staged; nothing of another writer that took the
+        same number, by chance or on purpose."""
+        file = self._staging.file_of(share.write)
+        return file if file is not None and file.is_by(share.writer) else None
+
+    @staticmethod
+    def _staged(share: DecidedShare, file: StagedFile) -> list[int]:
+        """The attempts that count and have staged something here, in the order of their tasks."""
+        return share.attempts.among(file.shares)
+
+    def expect(self, share: DecidedShare) -> None:
+        """The write is decided: remember how much of it the log has, and keep that from consumers
+        if it is not all. For a log that is about to be served. Raises StorageError."""
+        self._staging.decided[share.write] = share
+        with self._writer.between_appends() as (producers, _):
+            producers.protect(share.write)
+            appended = producers.appended_records(share.attempts)
+            if not 0 < sum(appended.values()) < share.records:
+                return
+            first = producers.first_offset(share.attempts)
+        with suppress(DamageFoundError), storage_errors("read from", self._writer.directory):
+            self._state.cap_high_watermark(share.write, first)
+
+    def publish(self, share: DecidedShare, *, leader_epoch: int) -> int:
+        """Append what of the share is not in the log yet; the offset to flush to before ``finish``.
+
+        Raises StagedDataLostError, StorageError, and what ``offline`` says.
+        """
+        with self._publishing:
+            self._staging.decided[share.write] = share
+            with self._writer.between_appends() as (producers, _):
+                producers.protect(share.write)
+            with storage_errors("publish from", self._writer.directory):
+                source = self._source(share)
+                if source is not None:
+                    self._copy(share, source, leader_epoch)
+            return self._writer.tail.end_offset
+
+    def _copy(self, share: DecidedShare, file: StagedFile, leader_epoch: int) -> None:
+        chunk_bytes = min(CHUNK_BYTES, self._writer.config.segment_bytes)
+        runs = [
+            (producer_id, staged)
+            for producer_id in self._staged(share, file)
+            if (staged := file.shares.get(producer_id)) is not None
+        ]
+        several = len(runs) > 1 or any(
+            len(staged.extents) > 1 or staged.size_bytes > chunk_bytes for _, staged in runs
+        )
+        if several:
+            with self._writer.between_appends() as (_, end_offset):
+                self._state.cap_high_watermark(share.write, end_offset)
+        for producer_id, _ in runs:
+            for batches in file.batches(producer_id, chunk_bytes=chunk_bytes):
+                self._writer.append_copied(batches, leader_epoch)
+
+    def finish(self, write: int) -> None:
+        """All of the write is in the log and on disk: show it, and drop what was staged."""
+        self._state.uncap_high_watermark(write)
+        self._writer.notify()
+        share = self._staging.decided.get(write)
+        self._staging.discard_of(write, "" if share is None else share.writer)
+
+    def settle(self, writes: Collection[int]) -> None:
+        """These writes are published everywhere: nobody publishes them again. What attempts that
+        did not count have staged of them goes too. Or they are given up here, for they are lost:
+        then consumers see what there is."""
+        for write in writes:
+            share = self._staging.decided.pop(write, None)
+            if share is not None:
+                with self._writer.between_appends() as (producers, _):
+                    producers.release(share.attempts)
+                self._state.uncap_high_watermark(write)
+                self._writer.notify()
+            self._staging.discard_of(write, "" if share is None else share.writer)
