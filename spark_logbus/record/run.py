@@ -25,6 +25,7 @@ from spark_logbus.record.header import (
     peek_size,
     verify_against,
 )
+from spark_logbus.record.walk import batch_bounds
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -111,7 +112,7 @@ def find_run(data: memoryview) -> RecordBatchRun | None:
     Ends before a record batch that is cut off, whose header is damaged, or whose offsets do not
     follow. Raises CorruptRecordBatchError and UnsupportedVersionError if that is the first one.
     """
-    bounds = _walk(data)
+    bounds = batch_bounds(data)
     if len(bounds) == 1:
         size = peek_size(data)
         if size is not None and size <= len(data):
@@ -137,20 +138,6 @@ def sound_run(data: memoryview, bounds: list[int], cut: list[bool] | None = None
     if unsound and unsound[0] == 0:
         run.header(0)  # raises
     return run.part(0, unsound[0]) if unsound else run
-
-
-def _walk(data: memoryview) -> list[int]:
-    """Where whole record batches begin, going by their lengths, and where the last one ends."""
-    unpack = fmt.LENGTH.unpack_from
-    position, last = 0, len(data) - fmt.HEADER_SIZE
-    bounds = [0]
-    while position <= last:
-        size = unpack(data, position + fmt.LENGTH_AT)[0] + fmt.LENGTH_FIELD_END
-        position += size
-        if size < fmt.HEADER_SIZE or size % fmt.ALIGNMENT or position > len(data):
-            break
-        bounds.append(position)
-    return bounds
 
 
 def _is_plainly_sound(run: RecordBatchRun) -> bool:

@@ -1,8 +1,9 @@
 """Walks over record batches: those in a buffer, and the headers of those in a file.
 
-Three walks stay by themselves: a look-up in a segment reads a third of each header, in a third of
-the time (``log.segment.lookup``); a scan goes on after damage (``log.segment.scan``); an append is
-refused by its size before it is checksummed (``log.validate``).
+Whatever goes through a file header by header pages with ``header_places``; a look-up in a segment
+reads a third of each header, in a third of the time (``log.segment.lookup``). Walks of their own
+read whole record batches: a scan, which goes on after damage (``log.segment.scan``), and the check
+of an append, which is refused by its size before it is checksummed (``log.validate``).
 """
 
 from __future__ import annotations
@@ -53,26 +54,64 @@ def split(
         position += size
 
 
+def batch_bounds(data: memoryview) -> list[int]:
+    """Positions in ``data`` where whole record batches begin, going by their lengths, and where the
+    last one ends."""
+    unpack = fmt.LENGTH.unpack_from
+    position, last = 0, len(data) - fmt.HEADER_SIZE
+    bounds = [0]
+    while position <= last:
+        size = unpack(data, position + fmt.LENGTH_AT)[0] + fmt.LENGTH_FIELD_END
+        position += size
+        if size < fmt.HEADER_SIZE or size % fmt.ALIGNMENT or position > len(data):
+            break
+        bounds.append(position)
+    return bounds
+
+
+def header_places(
+    pread: Callable[[int, int], bytes],
+    position: int,
+    limit: int,
+    *,
+    least_bytes: int = fmt.HEADER_SIZE,
+) -> Iterator[tuple[bytes, int, int]]:
+    """Yields a page of a file, the place in it where a header is, and the header's position, from
+    ``position`` to ``limit``.
+
+    Each length says where the next header is, so the caller checks it before it goes on.
+    ``pread(length, position)`` reads the file. With ``least_bytes``, so much from the header on is
+    in the page, if that lies before ``limit``. Ends where less than a header is left.
+    """
+    unpack = fmt.LENGTH.unpack_from
+    page, page_at = b"", position
+    while position < limit:
+        at = position - page_at
+        if at + least_bytes > len(page):
+            page, page_at, at = pread(min(_PAGE_BYTES, limit - position), position), position, 0
+            if len(page) < fmt.HEADER_SIZE:
+                return
+        yield page, at, position
+        position += unpack(page, at + fmt.LENGTH_AT)[0] + fmt.LENGTH_FIELD_END
+
+
 def read_headers(
     pread: Callable[[int, int], bytes], limit: int
 ) -> Iterator[tuple[int, RecordBatchHeader]]:
-    """Position and header of record batch after record batch of a file, up to ``limit`` bytes.
+    """Yields position and header of record batch after record batch of a file, up to ``limit``
+    bytes.
 
-    ``pread(length, position)`` reads the file. Payloads are not read and checksums not verified.
-    Ends where no header is, where offsets do not continue, or where a record batch is cut off:
-    compare the last one's end with the size of the file.
+    Payloads are not read and checksums not verified. Ends where no header is, where offsets do not
+    continue, or where a record batch is cut off: compare the last one's end with the size of the
+    file.
     """
-    position, expected = 0, None
-    page, page_at = b"", 0
-    while position + fmt.HEADER_SIZE <= limit:
-        at = position - page_at
-        if at + fmt.HEADER_SIZE > len(page):
-            page, page_at, at = pread(_PAGE_BYTES, position), position, 0
+    expected = None
+    for page, at, begin in header_places(pread, 0, limit):
         try:
             header = parse_header(page, at)
         except (CorruptRecordBatchError, UnsupportedVersionError):
             return
-        if position + header.size > limit or expected not in (None, header.base_offset):
+        if begin + header.size > limit or expected not in (None, header.base_offset):
             return
-        yield position, header
-        position, expected = position + header.size, header.next_offset
+        yield begin, header
+        expected = header.next_offset

@@ -41,7 +41,7 @@ from spark_logbus.protocol import (
     error_info,
 )
 from spark_logbus.record import format as fmt
-from spark_logbus.record import peek_size
+from spark_logbus.record.walk import batch_bounds
 from spark_logbus.topic_schemas import PLAIN
 
 logger = logging.getLogger(__name__)
@@ -189,17 +189,13 @@ class AppendHandler:
 def _schema_uses(subject: str, data: memoryview) -> Iterator[SchemaUse]:
     """The schema ids of record batches that are not checked yet. Where they are not whole, the log
     refuses them all; what has no schema id it refuses where the topic wants one."""
-    position, seen = 0, fmt.PLAIN_BYTES_SCHEMA
-    while len(data) - position >= fmt.HEADER_SIZE:
-        size = peek_size(data, position)
+    seen = fmt.PLAIN_BYTES_SCHEMA
+    for position in batch_bounds(data)[:-1]:
         (attributes,) = fmt.ATTRIBUTES.unpack_from(data, position + fmt.ATTRIBUTES_AT)
         (schema_id,) = fmt.SCHEMA_ID.unpack_from(data, position + fmt.SCHEMA_ID_AT)
         if schema_id != seen and schema_id and not attributes & fmt.CONTROL:
             seen = schema_id
             yield SchemaUse(subject, schema_id)
-        if size is None or size < fmt.HEADER_SIZE:
-            return
-        position += size
 
 
 def _checked_acks(request: AppendRequest) -> Acks:

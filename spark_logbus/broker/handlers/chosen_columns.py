@@ -22,6 +22,7 @@ from spark_logbus.record.chunks import (
     chosen_chunks,
     read_directory,
 )
+from spark_logbus.record.walk import header_places
 
 # Of the log, for each byte that a fetch may bring. Ever fewer columns of ever wider records come to
 # ever smaller responses, which cost what they bring no more.
@@ -29,7 +30,6 @@ READ_AHEAD: Final = 16
 _MOST_SLICES: Final = 512
 # To find out where each one ends takes about 10 µs: so a fetch of small ones takes some 20 ms.
 _MOST_RECORD_BATCHES: Final = 2_000
-_PAGE_BYTES: Final = 4096  # what stands before the columns of most record batches
 
 
 def chosen_slices(whole: LogSlice, choice: ColumnChoice, *, max_bytes: int) -> list[LogSlice]:
@@ -52,27 +52,22 @@ def chosen_slices(whole: LogSlice, choice: ColumnChoice, *, max_bytes: int) -> l
 def _pieces(whole: LogSlice, choice: ColumnChoice) -> Iterator[list[tuple[int, int]]]:
     """The places in the file of what is chosen of each record batch."""
     chunks_of = _Chunks(choice)
-    position, end = whole.position, whole.position + whole.length
-    page, page_at = b"", 0
-    while position < end:
-        at = position - page_at
-        if at + fmt.CHUNKS_AT > len(page):
-            size = min(_PAGE_BYTES, end - position)
-            page, page_at, at = whole.file.pread(size, position), position, 0
+    stop, end = whole.position, whole.position + whole.length
+    places = header_places(whole.file.pread, stop, end, least_bytes=fmt.CHUNKS_AT)
+    for page, at, position in places:
         try:
             header = parse_header(page, at)
         except (CorruptRecordBatchError, UnsupportedVersionError):
-            yield [(position, end)]  # the reader finds out what is wrong with it
-            return
+            break  # the reader finds out what is wrong with it
+        if position + header.size > end:
+            break  # its length is damaged: the log has whole ones
         stop = position + header.size
-        if stop > end:
-            yield [(position, end)]  # its length is damaged: the log has whole ones
-            return
         if _is_chosen(header, choice):
             yield _chosen(whole, header, position, page[at:], chunks_of)
         else:
             yield [(position, stop)]
-        position = stop
+    if stop < end:
+        yield [(stop, end)]
 
 
 def _is_chosen(header: RecordBatchHeader, choice: ColumnChoice) -> bool:

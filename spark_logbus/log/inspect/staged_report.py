@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import FileSystem
-from spark_logbus.log.staging.staged_file import whole_batches
+from spark_logbus.log.segment.scan import verified_headers
 from spark_logbus.record.stage_id import write_of
 
 
@@ -37,7 +37,7 @@ def inspect_staged(files: FileSystem, path: Path) -> StagedReport:
     records: Counter[int] = Counter()
     end = newest_us = 0
     write: int | None = None
-    for position, header in whole_batches(file, size):
+    for position, header in verified_headers(file, size):
         if write not in (None, write_of(header.producer_id)):
             break
         write = write_of(header.producer_id)

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from spark_logbus.log.disk.filesystem import File
 from spark_logbus.log.segment.index import Index
 from spark_logbus.log.segment.scan import DamagedRange
-from spark_logbus.record import HEADER_SIZE
 from spark_logbus.record import format as fmt
-
-# One page: reading it costs the same as reading the one header at its start.
-_WALK_BYTES: Final = 4096
+from spark_logbus.record.walk import header_places
 
 
 class DamageFoundError(Exception):
@@ -47,36 +44,27 @@ class BatchInfo(NamedTuple):
 
 
 def walk(file: File, start: BatchPosition, limit: int) -> Iterator[BatchInfo]:
-    """The record batches from ``start`` to the boundary ``limit``."""
-    expected, position = start
-    chunk, chunk_at = b"", 0
-    while position < limit:
-        at = position - chunk_at
-        if at + HEADER_SIZE > len(chunk):
-            chunk, chunk_at, at = (
-                file.pread(min(_WALK_BYTES, limit - position), position),
-                position,
-                0,
-            )
-            if len(chunk) < HEADER_SIZE:
-                raise DamageFoundError
-        fields = fmt.HEADER.unpack_from(chunk, at)
+    """Yields the record batches from ``start`` to the boundary ``limit``."""
+    expected, end = start
+    for page, at, position in header_places(file.pread, end, limit):
+        fields = fmt.HEADER.unpack_from(page, at)
         size = fields[1] + fmt.LENGTH_FIELD_END
+        end = position + size
         if (
             fields[0] != expected
             or fields[4] != fmt.MAGIC_V1
-            or size < HEADER_SIZE
+            or size < fmt.HEADER_SIZE
             or size % fmt.ALIGNMENT
-            or position + size > limit
+            or end > limit
             # Believed, it would pass for a record batch with the offsets of those after it.
             or (fields[9] != fields[8] - 1 and not fields[6] & fmt.HAS_OFFSET_DELTA)
         ):
             raise DamageFoundError
         next_offset = expected + fields[9] + 1
-        yield BatchInfo(
-            expected, next_offset, position, position + size, fields[11], fields[3], *fields[12:15]
-        )
-        expected, position = next_offset, position + size
+        yield BatchInfo(expected, next_offset, position, end, fields[11], fields[3], *fields[12:15])
+        expected = next_offset
+    if end < limit:
+        raise DamageFoundError
 
 
 @dataclass(frozen=True, slots=True)

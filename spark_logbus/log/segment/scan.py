@@ -123,6 +123,16 @@ class _Window:
         return self._file.pread(min(_WINDOW_BYTES, self.size - position), position)
 
 
+def verified_headers(file: File, size: int) -> Iterator[tuple[int, RecordBatchHeader]]:
+    """Yields position and header of the record batches at the start of a file of ``size`` bytes,
+    as long as they are whole, whatever their offsets. Raises OSError."""
+    window = _Window(file, size, ignore_progress)
+    position = 0
+    while (header := _verified(window, position)) is not None:
+        yield position, header
+        position += header.size
+
+
 def _verified(window: _Window, position: int) -> RecordBatchHeader | None:
     """The header of the record batch at ``position`` if that is whole and unharmed."""
     try:

@@ -23,25 +23,24 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.errors import (
-    CorruptRecordBatchError,
     InvalidRequestError,
     OutOfOrderSequenceError,
     StorageError,
-    UnsupportedVersionError,
 )
 from spark_logbus.log.disk.filesystem import File, remove_if_possible, storage_error
 from spark_logbus.log.disk.flushed_file import FlushedFile
 from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.segment.scan import verified_headers
 from spark_logbus.log.staged_batches import StagedBatches
 from spark_logbus.log.validate import ValidatedBatch
 from spark_logbus.log.writer_runs import writer_mark
 from spark_logbus.model import TopicPartition
-from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, stamp, verify_against
+from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, stamp
 from spark_logbus.record.stage_id import write_of
+from spark_logbus.record.walk import header_places
 
 logger = logging.getLogger(__name__)
 
-_PAGE_BYTES: Final = 4096
 RECOVERED: Final = 0  # promises of this process count from 1
 
 
@@ -110,7 +109,7 @@ class StagedFile(FlushedFile):
         file = environment.files.open(path)
         staged = cls(topic_partition, file, environment=environment)
         size = file.size()
-        for position, header in whole_batches(file, size):
+        for position, header in verified_headers(file, size):
             share = staged.shares.get(header.producer_id) or StagedShare()
             same_write = staged.write in (None, write_of(header.producer_id))
             if not same_write or header.base_sequence != share.records:
@@ -253,15 +252,18 @@ class StagedFile(FlushedFile):
         share = self.shares.get(producer_id)
         for start, end in () if share is None else tuple(share.extents):
             headers: list[RecordBatchHeader] = []
-            begin = position = start
-            for header in _headers(self.file, start, end):
+            begin = stop = start
+            for page, at, position in header_places(self.file.pread, start, end):
+                header = parse_header(page, at)
                 if headers and position + header.size - begin > chunk_bytes:
                     yield StagedBatches(producer_id, self.file, begin, headers)
                     headers, begin = [], position
                 headers.append(header)
-                position += header.size
+                stop = position + header.size
             if headers:
                 yield StagedBatches(producer_id, self.file, begin, headers)
+            if stop < end:
+                raise OSError(errno.EIO, "The file ends early", str(self.path))
 
     def drop(self, producer_id: int, condition: Callable[[], bool] = lambda: True) -> None:
         """Forget what an attempt has staged, if the ``condition`` holds."""
@@ -298,33 +300,3 @@ def create_staged_file(
         remove_if_possible(files, path)
         raise
     return StagedFile(topic_partition, file, environment=environment)
-
-
-def whole_batches(file: File, size: int) -> Iterator[tuple[int, RecordBatchHeader]]:
-    """The record batches of a staged file from its start on, as long as they are whole."""
-    position = 0
-    while position + HEADER_SIZE <= size:
-        try:
-            header = parse_header(file.pread(HEADER_SIZE, position))
-            if position + header.size > size:
-                return
-            verify_against(header, file.pread(header.size, position))
-        except (CorruptRecordBatchError, UnsupportedVersionError):
-            return
-        yield position, header
-        position += header.size
-
-
-def _headers(file: File, start: int, end: int) -> Iterator[RecordBatchHeader]:
-    """The headers of the record batches in ``[start, end)`` of a file, which is full of them."""
-    position = start
-    page, page_at = b"", 0
-    while position < end:
-        at = position - page_at
-        if not page or at + HEADER_SIZE > len(page):
-            page, page_at, at = file.pread(min(_PAGE_BYTES, end - position), position), position, 0
-            if not page:
-                raise OSError(errno.EIO, "The file ends early", str(file.path))
-        header = parse_header(page, at)
-        yield header
-        position += header.size
