@@ -65,7 +65,7 @@ _LAST_EVENTS_S = 30.0  # for the progress of the last micro-batch, which comes a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClickstreamConfig:
-    """What is read, how it is counted, where it goes. Raises ConfigError."""
+    """Options: the topics to read, how to count, the place of the results. Raises ConfigError."""
 
     checkpoint: str
     zookeeper: str = dataclasses.field(default_factory=default_connect)
@@ -135,7 +135,7 @@ class ClickstreamConfig:
 
 
 def parse_arguments(argv: list[str] | None = None) -> ClickstreamConfig:
-    """What the command line says, then the file that it names. Raises ConfigError."""
+    """Parses the command line, then the file that it names. Raises ConfigError."""
     parser = _parser()
     given = vars(parser.parse_args(argv))
     path = given.pop("config")
@@ -316,8 +316,8 @@ def start_query(config: ClickstreamConfig, name: str, results: DataFrame) -> Str
 
 
 def await_sources(query: StreamingQuery, stopping: threading.Event) -> None:
-    """Until the query has made its sources or ended, or ``stopping`` is set; before that, start no
-    other query.
+    """Waits until the query has made its sources or ended, or ``stopping`` is set. Start no other
+    query before that.
 
     Queries of one session share the environment variables of a Python source, a map that Spark
     fills without a lock when it makes one. Two that fill it at once can leave it damaged, and then
@@ -353,7 +353,7 @@ class ProgressLines(StreamingQueryListener):
             self._stopping.set()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing is printed of nothing."""
+        """Prints nothing: a micro-batch without records has nothing to tell."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         with self._lock:
@@ -362,7 +362,8 @@ class ProgressLines(StreamingQueryListener):
                 self._ended.set()
 
     def await_last(self) -> None:
-        """Until all that the queries have done is printed, or it does not come."""
+        """Waits until the last progress of the queries is printed; not for ever, if it does not
+        come."""
         self._ended.wait(_LAST_EVENTS_S)
 
 
@@ -444,7 +445,8 @@ class QueryFailedError(LogbusError):
 
 
 def await_end(queries: Iterable[StreamingQuery], stopping: threading.Event) -> None:
-    """Until all have ended or ``stopping`` is set; raises QueryFailedError if one has failed."""
+    """Waits until all have ended or ``stopping`` is set. Raises QueryFailedError if one has
+    failed."""
     running = list(queries)
     while running and not stopping.wait(_POLL_S):
         for query in [each for each in running if not each.isActive]:

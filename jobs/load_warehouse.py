@@ -12,14 +12,9 @@ Exit codes: 0 loaded, or nothing was new; 1 failed; 2 options that cannot be use
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import dataclass
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from spark_logbus.errors import LogbusError
 from spark_logbus.load import (
     Commit,
     FileFormat,
@@ -32,31 +27,24 @@ from spark_logbus.load import (
 )
 from spark_logbus.load.command import (
     NO_TARGET,
+    Output,
     add_table_options,
     add_value_options,
-    in_session,
-    report_apart,
-    schema_text,
-    target_of,
+    resolve_options,
+    run_job,
+    show_places,
+    show_ranges,
+    times_of,
 )
 from spark_logbus.load.config import COMPRESSIONS
 from spark_logbus.load.files.small_files import DEFAULT_FILES
-from spark_logbus.load.plan.ranges import first_start, last_end
 from spark_logbus.model import check_name
 from spark_logbus.programs import run_program
 from spark_logbus.zookeeper import default_connect
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """How the job tells its outcome."""
-
-    as_json: bool = False
-    nothing_new_code: int = 0
-
-
 def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
-    """ConfigError and InvalidNameError say what is wrong with a value."""
+    """Parses the options. Raises ConfigError and InvalidNameError for a wrong value."""
     parser = argparse.ArgumentParser(
         prog="load_warehouse.py",
         description="Load a topic's new records into Parquet or ORC, or into a table.",
@@ -77,51 +65,24 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
     _add_bounds(parser.add_argument_group("bounds of a load"))
     _add_layout(parser.add_argument_group("layout, which a warehouse keeps from its first load on"))
     _add_output(parser.add_argument_group("output"))
-    args = parser.parse_args(argv)
-    check_name("topic", args.topic)
-    if args.group:
-        check_name("group", args.group)
-    target = target_of(
-        warehouse=args.warehouse,
-        url=args.jdbc_url,
-        table=args.jdbc_table,
-        properties=args.jdbc_properties,
-    )
-    if target is None:
+    values = vars(parser.parse_args(argv))
+    output = Output(values.pop("json"), values.pop("nothing_new_exit_code"))
+    check_name("topic", values["topic"])
+    if values["group"]:
+        check_name("group", values["group"])
+    resolve_options(values)
+    if values["warehouse"] is None:
         parser.error(NO_TARGET)
-    columns = args.partition_columns
-    config = LoadConfig(
-        args.topic,
-        target,
-        args.zookeeper,
-        json_schema=args.json_schema,
-        allow_gaps=args.allow_gaps,
-        group=args.group,
-        drop_value=args.drop_value,
-        layout=LayoutChoice(
-            period=None if args.partition_by is None else Period(args.partition_by),
-            prefix=args.partition_prefix,
-            columns=None if columns is None else tuple(filter(None, columns.split(","))),
-            event_time=args.event_time,
-            format=None if args.format is None else FileFormat(args.format),
-        ),
-        compression=args.compression,
-        start=args.start,
-        until=args.until,
-        max_records=args.max_records,
-        max_bytes=args.max_bytes,
-        avro_schema=None if args.avro_schema is None else schema_text(args.avro_schema),
-        dead_letters=args.dead_letters,
-        compact=args.compact,
-        audit=args.audit,
-        hive_table=args.hive_table,
+    period, form = values.pop("partition_by"), values.pop("format")
+    columns = values.pop("partition_columns")
+    layout = LayoutChoice(
+        period=None if period is None else Period(period),
+        prefix=values.pop("partition_prefix"),
+        columns=None if columns is None else tuple(filter(None, columns.split(","))),
+        event_time=values.pop("event_time"),
+        format=None if form is None else FileFormat(form),
     )
-    # Before Spark starts.
-    if config.start is not None:
-        first_start(config.start)
-    if config.until is not None:
-        last_end(config.until)
-    return config, Output(args.json, args.nothing_new_exit_code)
+    return LoadConfig(**values, layout=layout), output
 
 
 def _add_bounds(group: argparse._ArgumentGroup) -> None:
@@ -204,7 +165,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 
 def report(console: Console, config: LoadConfig, loaded: Loaded) -> None:
-    """The outcome for a person."""
+    """Prints the outcome for a person."""
     commit = loaded.commit
     if commit is None or loaded.nothing_new:
         console.print(f"Nothing new in {config.topic}; the warehouse is up to date.")
@@ -218,57 +179,22 @@ def report(console: Console, config: LoadConfig, loaded: Loaded) -> None:
 
 
 def _report_commit(console: Console, config: LoadConfig, loaded: Loaded, commit: Commit) -> None:
-    table = Table(
-        "partition", "from", "to", "offsets", title=f"Load {commit.number} of {config.topic}"
-    )
-    for column in table.columns:
-        column.justify = "right"
-    for r in commit.ranges:
-        table.add_row(
-            str(r.topic_partition.partition), f"{r.start:,}", f"{r.end:,}", f"{r.count:,}"
-        )
-    console.print(table)
-    times = ", ".join(f"{step} {seconds:.1f}" for step, seconds in loaded.steps.items())
+    show_ranges(console, commit.ranges, title=f"Load {commit.number} of {config.topic}")
     where = (
-        f"{loaded.path}"
+        loaded.path
         if isinstance(config.warehouse, JdbcTable)
         else f"{len(commit.files):,} files ({loaded.size_bytes:,} bytes) under {loaded.path}"
     )
-    console.print(
-        f"{commit.records:,} records in {where}, {loaded.seconds:.1f} s ({times}).",
-        highlight=False,
-    )
-    report_apart(
-        console,
-        timeless=loaded.without_event_time,
-        layout=commit.layout,
-        dead_letters=commit.dead_letters,
-        dead_letters_path=loaded.dead_letters_path,
-    )
-    if config.hive_table is not None:
-        console.print(f"Table {config.hive_table} has them.")
+    console.print(f"{loaded.records:,} records in {where}, {times_of(loaded)}.", highlight=False)
+    show_places(console, loaded, commit)
     if config.group is not None:
         console.print(f"Group {config.group} in ZooKeeper stands at the end of this load.")
 
 
 def main(argv: list[str] | None = None) -> int:
-    console = Console(soft_wrap=True)
-    try:
-        config, output = parse_arguments(argv)
-        loaded = in_session(
-            console,
-            f"load {config.topic}",
-            lambda spark, steps: run_load(spark, config, steps),
-            hive=config.hive_table is not None,
-        )
-    except LogbusError as error:
-        console.print(f"[bold red]The load failed:[/] {escape(str(error))}", highlight=False)
-        return 1
-    if output.as_json:
-        print(json.dumps(loaded.to_json()))
-    else:
-        report(console, config, loaded)
-    return output.nothing_new_code if loaded.nothing_new else 0
+    return run_job(
+        "load", lambda: parse_arguments(argv), run_load, report, failed="The load failed"
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ used.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from spark_logbus.config import build, load_toml
-from spark_logbus.errors import ConfigError, LogbusError
+from spark_logbus.errors import ConfigError
 from spark_logbus.load import JdbcTable, ReprocessConfig, Reprocessed, run_reprocess
 from spark_logbus.load.command import (
     NO_TARGET,
+    Output,
     add_table_options,
     add_value_options,
-    in_session,
-    report_apart,
-    schema_text,
-    target_of,
+    resolve_options,
+    run_job,
+    show_numbers,
+    show_places,
+    show_ranges,
+    times_of,
 )
 from spark_logbus.load.config import COMPRESSIONS
 from spark_logbus.model import check_name
@@ -46,10 +48,10 @@ _NOT_DONE = "Nothing was changed; run it without --dry-run to do it."
 _HERE = "here or as a key of the file of --config"
 
 
-def parse_arguments(argv: list[str] | None = None) -> tuple[ReprocessConfig, bool]:
-    """What the command line says, then the file that it names; and if the report is to be JSON.
+def parse_arguments(argv: list[str] | None = None) -> tuple[ReprocessConfig, Output]:
+    """Parses the command line, then the file that it names.
 
-    ConfigError and InvalidNameError say what is wrong with a value.
+    Raises ConfigError and InvalidNameError for a wrong value.
     """
     given = vars(_parser().parse_args(argv))
     path, as_json = given.pop("config"), given.pop("json")
@@ -57,20 +59,12 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[ReprocessConfig, boo
     values: dict[str, Any] = {"zookeeper": default_connect(), **file, **given}
     if "topic" not in values:
         raise ConfigError(f"--topic is needed, {_HERE}.")
-    properties = values.pop("jdbc_properties", None)
-    values["warehouse"] = target_of(
-        warehouse=values.get("warehouse"),
-        url=values.pop("jdbc_url", None),
-        table=values.pop("jdbc_table", None),
-        properties=properties,
-    )
+    resolve_options(values)
     if values["warehouse"] is None:
         raise ConfigError(f"No one target is named: {NO_TARGET}, {_HERE}.")
-    if isinstance(values.get("avro_schema"), str):
-        values["avro_schema"] = schema_text(values["avro_schema"])
     config = build(ReprocessConfig, values, where=path or "the options")
     check_name("topic", config.topic)
-    return config, as_json
+    return config, Output(as_json)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,12 +117,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def report(console: Console, config: ReprocessConfig, done: Reprocessed) -> None:
-    """The outcome, or the plan, for a person."""
+    """Prints the outcome, or the plan, for a person."""
     if not done.ranges:
         console.print(f"Nothing of that window of {done.topic} was loaded; nothing was changed.")
         return
     _report_window(console, done)
-    before = done.before
     if done.columns_added:
         console.print(f"New columns: {', '.join(done.columns_added)}.", highlight=False)
     into_table = isinstance(config.warehouse, JdbcTable)
@@ -138,110 +131,59 @@ def report(console: Console, config: ReprocessConfig, done: Reprocessed) -> None
             f"Null in the window from now on{default}: {', '.join(done.columns_left_out)}.",
             highlight=False,
         )
-    if into_table:
-        _report_table(console, done)
-    elif done.commit is None:
-        names = "".join(f"\n  {name}" for name in before.names[:_SHOWN_FILES])
-        more = f"\n  and {len(before.names) - _SHOWN_FILES:,} more"
-        console.print(
-            f"{len(before.names):,} files of {done.path} would be replaced, and {before.kept:,} "
-            f"other records in them kept as they are:{escape(names)}"
-            f"{more if len(before.names) > _SHOWN_FILES else ''}\n"
-            f"{_NOT_DONE}",
-            highlight=False,
-        )
-    else:
-        _report_commit(console, done)
+    told = _told_of_rows(done) if into_table else _told_of_files(done)
+    console.print(told if done.commit is not None else f"{told}\n{_NOT_DONE}", highlight=False)
+    if done.commit is not None:
+        show_places(console, done, done.commit)
 
 
 def _report_window(console: Console, done: Reprocessed) -> None:
     planned = "Plan for" if done.commit is None else "Reprocessed"
-    table = Table("partition", "from", "to", "offsets", title=f"{planned} {done.topic}")
-    for r in done.ranges:
-        table.add_row(
-            str(r.topic_partition.partition), f"{r.start:,}", f"{r.end:,}", f"{r.count:,}"
-        )
-    _print_right(console, table)
-    before = done.before
-    now = () if done.commit is None else (f"{done.records:,}", f"{done.dead_letters:,}")
-    table = Table("of the window", "before", *(("now",) if now else ()))
-    for name, row in zip(
-        ("records", "dead letters"),
-        zip((f"{before.records:,}", f"{before.dead_letters:,}"), now or ("", ""), strict=True),
-        strict=True,
+    show_ranges(console, done.ranges, title=f"{planned} {done.topic}")
+    table = Table("of the window", "before", *(() if done.commit is None else ("now",)))
+    for name, before, now in (
+        ("records", done.before.records, done.records),
+        ("dead letters", done.before.dead_letters, done.dead_letters),
     ):
-        table.add_row(name, *row[: 2 if now else 1])
-    _print_right(console, table)
+        table.add_row(name, f"{before:,}", *(() if done.commit is None else (f"{now:,}",)))
+    show_numbers(console, table)
 
 
-def _print_right(console: Console, table: Table) -> None:
-    for column in table.columns:
-        column.justify = "right"
-    console.print(table)
-
-
-def _report_table(console: Console, done: Reprocessed) -> None:
+def _told_of_rows(done: Reprocessed) -> str:
     rows = done.before.records + done.before.dead_letters
     if done.commit is None:
-        console.print(
-            f"{rows:,} rows of {done.path} would be replaced.\n{_NOT_DONE}", highlight=False
-        )
-        return
-    console.print(
+        return f"{rows:,} rows of {done.path} would be replaced."
+    return (
         f"{rows:,} rows of {done.path} were replaced by {done.records + done.dead_letters:,}, "
-        f"{done.seconds:.1f} s ({_times(done)}).",
-        highlight=False,
+        f"{times_of(done)}."
     )
-    _report_apart(console, done)
 
 
-def _report_commit(console: Console, done: Reprocessed) -> None:
+def _told_of_files(done: Reprocessed) -> str:
     before, commit = done.before, done.commit
-    assert commit is not None
-    console.print(
+    if commit is None:
+        names = "".join(f"\n  {name}" for name in before.names[:_SHOWN_FILES])
+        more = f"\n  and {len(before.names) - _SHOWN_FILES:,} more"
+        return (
+            f"{len(before.names):,} files of {done.path} would be replaced, and {before.kept:,} "
+            f"other records in them kept as they are:{escape(names)}"
+            f"{more if len(before.names) > _SHOWN_FILES else ''}"
+        )
+    return (
         f"{len(before.names):,} files were replaced by {len(commit.files):,} ({done.size_bytes:,} "
         f"bytes) under {done.path}, with {before.kept:,} other records that stay as they were, "
-        f"{done.seconds:.1f} s ({_times(done)}).",
-        highlight=False,
-    )
-    _report_apart(console, done)
-    if done.hive_table is not None:
-        console.print(f"Table {done.hive_table} has them.")
-
-
-def _times(done: Reprocessed) -> str:
-    return ", ".join(f"{step} {seconds:.1f}" for step, seconds in done.steps.items())
-
-
-def _report_apart(console: Console, done: Reprocessed) -> None:
-    assert done.commit is not None
-    report_apart(
-        console,
-        timeless=done.without_event_time,
-        layout=done.commit.layout,
-        dead_letters=done.dead_letters,
-        dead_letters_path=done.dead_letters_path,
+        f"{times_of(done)}."
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    console = Console(soft_wrap=True)
-    try:
-        config, as_json = parse_arguments(argv)
-        done = in_session(
-            console,
-            f"reprocess {config.topic}",
-            lambda spark, steps: run_reprocess(spark, config, steps),
-            hive=config.hive_table is not None,
-        )
-    except LogbusError as error:
-        console.print(f"[bold red]Reprocessing failed:[/] {escape(error.message)}", highlight=False)
-        return 1
-    if as_json:
-        print(json.dumps(done.to_json()))
-    else:
-        report(console, config, done)
-    return 0
+    return run_job(
+        "reprocess",
+        lambda: parse_arguments(argv),
+        run_reprocess,
+        report,
+        failed="Reprocessing failed",
+    )
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.completeness import SparkCounts
-from spark_logbus.load.config import JdbcTable, LoadConfig
+from spark_logbus.load.config import JdbcTable, LoadConfig, ReprocessConfig
 from spark_logbus.load.errors import SupersededError, WarehouseError
 from spark_logbus.load.files.hadoop import UnsuitableFilesystemError
-from spark_logbus.load.files.hive_table import HiveTableError, MetastoreError
+from spark_logbus.load.files.hive import HiveTableError, MetastoreError
 from spark_logbus.load.files.warehouse import Warehouse
-from spark_logbus.load.jdbc.window import UnknownRowsError
+from spark_logbus.load.jdbc.columns import UnknownRowsError
 from spark_logbus.load.layout import (
     FileFormat,
     Layout,
@@ -16,8 +16,9 @@ from spark_logbus.load.layout import (
     Period,
 )
 from spark_logbus.load.plan.window import NotInLogError
-from spark_logbus.load.reprocess import ReprocessConfig, Reprocessed, run_reprocess
-from spark_logbus.load.run import Loaded, run_load
+from spark_logbus.load.report import Loaded, Reprocessed
+from spark_logbus.load.reprocess import run_reprocess
+from spark_logbus.load.run import run_load
 from spark_logbus.load.schema import IncompatibleColumnsError
 from spark_logbus.load.steps import StepTimer
 

@@ -1,26 +1,41 @@
-"""What the jobs that write to a warehouse have in common: options, the session, and sentences."""
+"""Frame of the jobs that write to a warehouse: options, the session, and sentences."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import SparkSession
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from spark_logbus.errors import ConfigError
-from spark_logbus.load.commit import DEAD_LETTERS
-from spark_logbus.load.config import ENVIRONMENT, JdbcTable, properties_of
-from spark_logbus.load.layout import Layout
+from spark_logbus.errors import ConfigError, LogbusError
+from spark_logbus.load.commit import DEAD_LETTERS, Commit
+from spark_logbus.load.config import ENVIRONMENT, JdbcTable, TargetConfig, properties_of
+from spark_logbus.load.report import LoadReport
 from spark_logbus.load.steps import StepTimer
+from spark_logbus.model import OffsetRange
 
-T = TypeVar("T")
+C = TypeVar("C", bound=TargetConfig)
+R = TypeVar("R", bound=LoadReport)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Options for the outcome of a job."""
+
+    as_json: bool = False
+    nothing_new_code: int = 0
 
 
 def add_table_options(group: argparse._ArgumentGroup) -> None:
-    """A table in place of a directory."""
+    """Adds the options for a table in place of a directory."""
     group.add_argument("--jdbc-url", metavar="URL", help="jdbc:postgresql://host:port/database")
     group.add_argument("--jdbc-table", metavar="SCHEMA.TABLE", help="a load makes it, if needed")
     group.add_argument(
@@ -31,23 +46,32 @@ def add_table_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def target_of(
-    *, warehouse: str | None, url: str | None, table: str | None, properties: str | None
-) -> str | JdbcTable | None:
-    """The one target that is given; None where that is not one. Raises ConfigError."""
-    match warehouse, url, table:
-        case str(), None, None if properties is None:
-            return warehouse
+def resolve_options(values: dict[str, Any]) -> None:
+    """Puts the target in the place of the options that name it (None where they do not name one),
+    and the text of ``--avro-schema`` in the place of its path. Raises ConfigError."""
+    url, table, properties = (
+        values.pop(name, None) for name in ("jdbc_url", "jdbc_table", "jdbc_properties")
+    )
+    target: str | JdbcTable | None = None
+    match values.get("warehouse"), url, table:
+        case str() as root, None, None if properties is None:
+            target = root
         case None, str(), str():
-            return JdbcTable(url, table, properties_of(properties))
-    return None
+            target = JdbcTable(url, table, properties_of(properties))
+    values["warehouse"] = target
+    path = values.get("avro_schema")
+    if isinstance(path, str):
+        try:
+            values["avro_schema"] = Path(path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--avro-schema {path} cannot be read: {error}.") from error
 
 
 NO_TARGET: Final = "give --warehouse, or --jdbc-url and --jdbc-table"
 
 
 def add_value_options(group: argparse._ArgumentGroup) -> None:
-    """How values become columns."""
+    """Adds the options that say how values become columns."""
     group.add_argument(
         "--json-schema", help='fields of JSON values as columns: "carrier string, delay int"'
     )
@@ -69,14 +93,6 @@ def add_value_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def schema_text(path: str) -> str:
-    """The file that ``--avro-schema`` names. Raises ConfigError."""
-    try:
-        return Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--avro-schema {path} cannot be read: {error}.") from error
-
-
 def warehouse_session(name: str, *, hive: bool = False) -> SparkSession:
     """The session in which all files of a warehouse are written, whichever job does it; with
     Hive's metastore or without."""
@@ -89,32 +105,76 @@ def warehouse_session(name: str, *, hive: bool = False) -> SparkSession:
     return (builder.enableHiveSupport() if hive else builder).getOrCreate()
 
 
-def in_session(
-    console: Console, name: str, work: Callable[[SparkSession, StepTimer], T], *, hive: bool
-) -> T:
-    """The outcome of ``work``, in a session of its own, with each step shown as it passes."""
-    with console.status("start Spark") as status:
-        steps = StepTimer(lambda step: status.update(f"{name}: {step}"))
-        with steps.step("start Spark"):
-            spark = warehouse_session(name, hive=hive)
-        try:
-            return work(spark, steps)
-        finally:
-            spark.stop()
+def run_job(
+    verb: str,
+    parse: Callable[[], tuple[C, Output]],
+    work: Callable[[SparkSession, C, StepTimer], R],
+    show: Callable[[Console, C, R], None],
+    *,
+    failed: str,
+) -> int:
+    """Runs a job in a session of its own, with each step shown as it passes, and tells the outcome.
+
+    Returns the exit code. An error is told in one message, which begins with ``failed``.
+    """
+    console = Console(soft_wrap=True)
+    try:
+        config, output = parse()
+        name = f"{verb} {config.topic}"
+        with console.status("start Spark") as status:
+            steps = StepTimer(lambda step: status.update(f"{name}: {step}"))
+            with steps.step("start Spark"):
+                spark = warehouse_session(name, hive=config.hive_table is not None)
+            try:
+                report = work(spark, config, steps)
+            finally:
+                spark.stop()
+    except LogbusError as error:
+        console.print(f"[bold red]{failed}:[/] {escape(error.message)}", highlight=False)
+        return 1
+    if output.as_json:
+        sys.stdout.write(f"{json.dumps(report.to_json())}\n")
+    else:
+        show(console, config, report)
+    return output.nothing_new_code if report.nothing_new else 0
 
 
-def report_apart(
-    console: Console, *, timeless: int, layout: Layout, dead_letters: int, dead_letters_path: str
-) -> None:
-    """Where the records are that have no event time, and those that did not decode."""
-    if timeless:
+def show_ranges(console: Console, ranges: Iterable[OffsetRange], *, title: str) -> None:
+    """Prints a table of ranges."""
+    table = Table("partition", "from", "to", "offsets", title=title)
+    for each in ranges:
+        numbers = (each.start, each.end, each.count)
+        table.add_row(str(each.topic_partition.partition), *(f"{n:,}" for n in numbers))
+    show_numbers(console, table)
+
+
+def show_numbers(console: Console, table: Table) -> None:
+    """Prints a table whose columns are numbers."""
+    for column in table.columns:
+        column.justify = "right"
+    console.print(table)
+
+
+def times_of(report: LoadReport) -> str:
+    """Time of the whole, and of each step."""
+    steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in report.steps.items())
+    return f"{report.seconds:.1f} s ({steps})"
+
+
+def show_places(console: Console, report: LoadReport, commit: Commit) -> None:
+    """Prints where the records are that have no event time, and those that did not decode; and the
+    table over the files."""
+    if report.without_event_time:
         console.print(
-            f"{timeless:,} records have no event time; they are in "
-            f"{layout.period_columns[0]}=__HIVE_DEFAULT_PARTITION__.",
+            f"{report.without_event_time:,} records have no event time; they are in "
+            f"{commit.layout.period_columns[0]}=__HIVE_DEFAULT_PARTITION__.",
             highlight=False,
         )
-    if dead_letters:
+    if report.dead_letters:
         console.print(
-            f"{dead_letters:,} records did not decode; they are in {dead_letters_path}.",
+            f"{report.dead_letters:,} records did not decode; they are in "
+            f"{report.dead_letters_path}.",
             highlight=False,
         )
+    if report.hive_table is not None:
+        console.print(f"Table {report.hive_table} has them.")

@@ -9,8 +9,9 @@ and files that take the place of others.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -65,6 +66,32 @@ class Commit:
     def staging_name(number: int, unique: str) -> str:
         return f"{number:0{_DIGITS}d}-{unique}"
 
+    @staticmethod
+    def new_staging_name(number: int) -> str:
+        """Returns a name that no other load has."""
+        return Commit.staging_name(number, uuid.uuid4().hex)
+
+    def rewritten(
+        self,
+        staging: str,
+        files: tuple[str, ...],
+        *,
+        replaces: tuple[str, ...],
+        schema: StructType | None,
+    ) -> Commit:
+        """Returns the next commit, of the same offsets, with ``files`` in the place of others."""
+        return replace(
+            self,
+            number=self.number + 1,
+            staging=staging,
+            ranges=(),
+            records=0,
+            files=files,
+            schema=schema,
+            dead_letters=0,
+            replaces=replaces,
+        )
+
     def to_json(self) -> str:
         return json.dumps(
             {
@@ -72,10 +99,7 @@ class Commit:
                 "number": self.number,
                 "staging": self.staging,
                 "topic_id": self.topic_id,
-                "ranges": [
-                    {"partition": r.topic_partition.partition, "start": r.start, "end": r.end}
-                    for r in self.ranges
-                ],
+                "ranges": ranges_to_json(self.ranges),
                 "ends": {str(partition): end for partition, end in sorted(self.ends.items())},
                 "records": self.records,
                 "files": list(self.files),
@@ -86,7 +110,7 @@ class Commit:
         )
 
     def _added(self) -> dict[str, Any]:
-        """What format 2 tells besides."""
+        """Keys that format 2 has besides."""
         return {
             "layout": self.layout.to_json(),
             "dead_letters": self.dead_letters,
@@ -108,10 +132,7 @@ class Commit:
                 data["number"],
                 data["staging"],
                 data["topic_id"],
-                tuple(
-                    OffsetRange(TopicPartition(topic, r["partition"]), r["start"], r["end"])
-                    for r in data["ranges"]
-                ),
+                ranges_from_json(topic, data["ranges"]),
                 {int(partition): end for partition, end in data["ends"].items()},
                 data["records"],
                 tuple(data["files"]),
@@ -127,8 +148,23 @@ class Commit:
             ) from error
 
 
+def ranges_to_json(ranges: Iterable[OffsetRange]) -> list[dict[str, Any]]:
+    return [
+        {"partition": each.topic_partition.partition, "start": each.start, "end": each.end}
+        for each in ranges
+    ]
+
+
+def ranges_from_json(topic: str, data: Iterable[Mapping[str, Any]]) -> tuple[OffsetRange, ...]:
+    """Raises KeyError or TypeError for what ``ranges_to_json`` did not make."""
+    return tuple(
+        OffsetRange(TopicPartition(topic, each["partition"]), each["start"], each["end"])
+        for each in data
+    )
+
+
 def newest(names: Iterable[str]) -> str | None:
-    """Of the files in the directory of commits, the one of the last load."""
+    """Returns the file of the last load, of the names in the directory of commits."""
     commits = [
         name
         for name in names

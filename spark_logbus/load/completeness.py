@@ -28,8 +28,6 @@ from spark_logbus.load.read.reading import options_of
 from spark_logbus.load.windows import tallies_of
 from spark_logbus.model import OffsetRange, TopicPartition
 
-_ROWS = "partition int, offset bigint, timestamp timestamp"
-
 
 class SparkCounts:
     """Counts one topic, and its warehouses, with a Spark session."""
@@ -62,7 +60,7 @@ class SparkCounts:
         def read(window_us: int, since_us: int) -> Copy:
             plan = plan_count(self._cluster, self._topic, since_us=since_us)
             with translated(f"count the rows of {warehouse.path}"):
-                frame = warehouse.rows(_ROWS)
+                frame = warehouse.rows()
                 tallies = tallies_of(frame, window_us=window_us)
                 notes = _offset_notes(frame, self._topic, loads)
             return Copy(
@@ -108,8 +106,8 @@ def _by_partition(rows: DataFrame) -> DataFrame:
 
 
 def _missing(own: DataFrame, spans: Sequence[OffsetSpan]) -> list[OffsetSpan]:
-    """The parts of ``spans`` without a row: what lies between the offsets that follow each other,
-    and the spans' ends."""
+    """Returns the parts of ``spans`` without a row: between offsets that follow each other, and at
+    the ends of the spans."""
     found = []
     in_order = Window.orderBy("offset")
     for start, end in spans:

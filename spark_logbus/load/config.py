@@ -9,13 +9,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load.layout import OPTIONS, LayoutChoice
+from spark_logbus.model import Latest
+from spark_logbus.offsets.position import (
+    OffsetBound,
+    Positions,
+    parse_positions,
+    parse_timestamp,
+)
 
 #: Names that Parquet and ORC files both know; ORC calls gzip zlib.
 COMPRESSIONS = ("none", "snappy", "gzip", "zstd")
@@ -38,7 +45,7 @@ class JdbcTable:
 
     url: str
     table: str  # schema.table; without a schema: in public
-    #: Of connections: user, password and whatever the driver knows. Never shown.
+    #: Properties of connections: user, password and whatever the driver knows. Never shown.
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +106,7 @@ class TableName:
 
     @staticmethod
     def parse(text: str) -> TableName:
-        """ConfigError unless it is ``db.table``."""
+        """Raises ConfigError unless ``text`` is ``db.table``."""
         parts = _HIVE_TABLE.fullmatch(text)
         if parts is None:
             raise ConfigError(
@@ -117,41 +124,26 @@ class TableName:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadConfig:
-    """The topic to load, and its target."""
+class TargetConfig:
+    """The topic, its target, and how values become columns: options of loads and of reprocessing.
+
+    Raises ConfigError.
+    """
 
     topic: str
     warehouse: str | JdbcTable  # a directory on any Hadoop filesystem, or a table
     zookeeper: str
     #: DDL of fields in JSON values that become columns, beside the values as they are.
     json_schema: str | None = None
-    #: Go on after records that retention deleted before they were loaded, and over offsets
-    #: without a record in a topic that is not compacted (any more).
-    allow_gaps: bool = False
-    #: Show the progress as this group's offsets in ZooKeeper.
-    group: str | None = None
-    #: Keep of JSON values only the fields of ``json_schema``, and values that do not parse.
-    drop_value: bool = False
-    #: Directories and file format, for a new warehouse; what it has is what it keeps.
-    layout: LayoutChoice = LayoutChoice()
-    #: Of the files; None: Spark's default for the format.
-    compression: str | None = None
-    #: Where the first load of a warehouse begins: a moment, or a position as in the source's
-    #: options. Later ones go on where the last ended.
-    start: str | None = None
-    #: Where this load ends at the latest.
-    until: str | None = None
-    #: Of one load, shared out over the partitions; the next one goes on from there.
-    max_records: int | None = None
-    max_bytes: int | None = None
+    _: KW_ONLY
     #: Schema, as JSON text, of Avro values that become columns, beside the values as they are.
     avro_schema: str | None = None
+    #: Keep only the fields of ``json_schema`` or ``avro_schema``, and values that do not parse.
+    drop_value: bool = False
     #: Keep values that do not decode apart, with the reason, and load all others.
     dead_letters: bool = False
-    #: After the load, rewrite what is in so many small files of a directory, or more.
-    compact: int | None = None
-    #: Publish how many records the load has committed, by window of their time.
-    audit: bool = False
+    #: Compression of the files; None: Spark's default for the format.
+    compression: str | None = None
     #: A table in the Hive metastore, as ``db.table``, that is kept over the warehouse's files.
     hive_table: str | None = None
 
@@ -165,8 +157,55 @@ class LoadConfig:
                 "--drop-value without --json-schema or --avro-schema would keep nothing of the "
                 "values; name the fields that are to become columns."
             )
-        if isinstance(self.warehouse, JdbcTable):
-            self._refuse_options_of_files()
+        given = self.options_of_files() if isinstance(self.warehouse, JdbcTable) else []
+        if given:
+            raise ConfigError(
+                f"{', '.join(given)}: for loads into files, and this one goes into the table "
+                f"{self.warehouse}; leave that out."
+            )
+        if self.compression is not None and self.compression not in COMPRESSIONS:
+            raise ConfigError(
+                f"--compression is {self.compression!r}, expected one of {', '.join(COMPRESSIONS)}."
+            )
+
+    @property
+    def another_target(self) -> str:
+        """Words for what to load into where the target cannot be gone on with."""
+        into_table = isinstance(self.warehouse, JdbcTable)
+        return "another table" if into_table else "another warehouse directory"
+
+    def options_of_files(self) -> list[str]:
+        """Options that are given, and that loads into a table do not have."""
+        options = ("compression", "compact", "hive_table")
+        return [_option(name) for name in options if getattr(self, name, None) is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadConfig(TargetConfig):
+    """Options of a load. Raises ConfigError."""
+
+    #: Go on after records that retention deleted before they were loaded, and over offsets
+    #: without a record in a topic that is not compacted (any more).
+    allow_gaps: bool = False
+    #: Show the progress as this group's offsets in ZooKeeper.
+    group: str | None = None
+    #: Directories and file format, for a new warehouse; what it has is what it keeps.
+    layout: LayoutChoice = LayoutChoice()
+    #: Where the first load of a warehouse begins: a moment, or a position as in the source's
+    #: options. Later ones go on where the last ended.
+    start: str | None = None
+    #: Where this load ends at the latest.
+    until: str | None = None
+    #: Limits of one load, shared out over the partitions; the next one goes on from there.
+    max_records: int | None = None
+    max_bytes: int | None = None
+    #: After the load, rewrite what is in so many small files of a directory, or more.
+    compact: int | None = None
+    #: Publish how many records the load has committed, by window of their time.
+    audit: bool = False
+
+    def __post_init__(self) -> None:
+        TargetConfig.__post_init__(self)
         if self.compact is not None and self.compact < 2:
             raise ConfigError(
                 f"--compact is {self.compact}, expected 2 files or more: one cannot become fewer."
@@ -175,37 +214,46 @@ class LoadConfig:
             limit = getattr(self, name)
             if limit is not None and limit < 1:
                 raise ConfigError(
-                    f"--{name.replace('_', '-')} is {limit}, expected 1 or more; leave it out to "
-                    "load all that is new."
+                    f"{_option(name)} is {limit}, expected 1 or more; leave it out to load all "
+                    "that is new."
                 )
-        if self.compression is not None and self.compression not in COMPRESSIONS:
-            raise ConfigError(
-                f"--compression is {self.compression!r}, expected one of {', '.join(COMPRESSIONS)}."
-            )
+        _check_bounds(self.start, self.until)
 
-    @property
-    def another_target(self) -> str:
-        """What to load into where the target cannot be gone on with."""
-        into_table = isinstance(self.warehouse, JdbcTable)
-        return "another table" if into_table else "another warehouse directory"
+    def options_of_files(self) -> list[str]:
+        chosen = [OPTIONS[name] for name in self.layout.chosen()]
+        return [*chosen, *TargetConfig.options_of_files(self)]
 
-    def _refuse_options_of_files(self) -> None:
-        given = [OPTIONS[name] for name in self.layout.chosen()]
-        given += [
-            f"--{name.replace('_', '-')}"
-            for name in ("compression", "compact", "hive_table")
-            if getattr(self, name) is not None
-        ]
-        if given:
-            raise ConfigError(
-                f"{', '.join(given)}: for loads into files, and this one goes into the table "
-                f"{self.warehouse}; leave that out."
-            )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReprocessConfig(TargetConfig):
+    """Options of reprocessing. Raises ConfigError."""
+
+    #: Where the window begins and ends: moments, or positions as in the source's options. What was
+    #: not loaded is never part of it.
+    start: str
+    until: str | None = None
+    #: Plan alone.
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        TargetConfig.__post_init__(self)
+        _check_bounds(self.start, self.until)
+
+
+def _check_bounds(start: str | None, until: str | None) -> None:
+    if start is not None:
+        first_start(start)
+    if until is not None:
+        last_end(until)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def properties_of(path: str | None) -> dict[str, str]:
-    """Those in the file, in Java's form of one ``name=value`` a line, and in the environment,
-    which wins. Raises ConfigError."""
+    """Reads the properties of a connection from a file, in Java's form of one ``name=value`` a
+    line, and from the environment, which wins. Raises ConfigError."""
     properties = {} if path is None else _read(path)
     for name, variable in ENVIRONMENT.items():
         if variable in os.environ:
@@ -231,3 +279,36 @@ def _read(path: str) -> dict[str, str]:
             )
         found[name.strip()] = value.strip()
     return found
+
+
+def first_start(text: str) -> OffsetBound:
+    """Parses ``--from``. Raises InvalidOptionError and ConfigError."""
+    positions = _positions(text, option="--from")
+    if isinstance(positions, Latest):
+        # With no end that is later, no load would ever bring a record.
+        raise ConfigError(
+            "--from latest would load nothing; give a time, and the load begins with the first "
+            "record of that time."
+        )
+    return OffsetBound(positions=positions, option="--from", latest_without_match=True)
+
+
+def last_end(text: str) -> OffsetBound:
+    """Parses ``--until``. Raises InvalidOptionError and ConfigError."""
+    positions = _positions(text, option="--until")
+    return OffsetBound(
+        positions=positions, option="--until", latest_without_match=True, is_end=True
+    )
+
+
+def _positions(text: str, *, option: str) -> Positions:
+    """A moment, or a position as the source's options have it."""
+    word = text.strip().lower()
+    if word[:1] in ("{", "-") or word in ("earliest", "latest"):
+        return parse_positions(text, option=option)
+    if word == "committed":
+        raise ConfigError(
+            f"{option} cannot be committed: the warehouse itself knows where a load starts. Give a "
+            "time or offsets."
+        )
+    return parse_timestamp(text, option=option)

@@ -75,7 +75,7 @@ class LayoutChangedError(WarehouseError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutChoice:
-    """What a load asks for; None: as the warehouse has it, or the default for a new one."""
+    """Layout that a load asks for; None: as the warehouse has it, or the default for a new one."""
 
     period: Period | None = None
     prefix: str | None = None
@@ -84,14 +84,14 @@ class LayoutChoice:
     format: FileFormat | None = None
 
     def chosen(self) -> dict[str, Any]:
-        """What is asked for, by field."""
+        """Values that are asked for, by field."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a warehouse's records are divided, and in which files they stand. Immutable."""
+    """Division of a warehouse's records, and the format of its files. Immutable."""
 
     period: Period = Period.DAY
     #: Before the names of the period's directories, for values with a field of such a name.
@@ -115,12 +115,12 @@ class Layout:
 
     @property
     def undivided(self) -> Layout:
-        """The same format without directories, as dead letters have it."""
+        """Layout of dead letters: the same format, without directories."""
         return Layout(period=Period.NONE, format=self.format)
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """Those whose values stand in the names of directories, from the top down."""
+        """Columns whose values stand in the names of directories, from the top down."""
         return (*self.period_columns, *self.columns)
 
     def expressions(self, event_time: DataType) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class Layout:
         }[self.period]
 
     def check_columns(self, schema: StructType) -> None:
-        """ConfigError unless records of ``schema`` can be divided so, by names and types."""
+        """Raises ConfigError unless records of ``schema`` can be divided so, by names and types."""
         for name in self.columns:
             if name not in schema.names:
                 close = nearest(name, schema.names)
@@ -173,7 +173,7 @@ class Layout:
         self.check_names(schema.names)
 
     def check_names(self, names: Sequence[str]) -> None:
-        """ConfigError where a column has a name that the layout adds."""
+        """Raises ConfigError where a column has a name that the layout adds."""
         taken = {name.lower() for name in self.period_columns}
         for name in names:
             if name.lower() in taken:
@@ -227,7 +227,7 @@ class Layout:
 
 
 DEFAULT_LAYOUT: Final = Layout()
-"""That of all warehouses of earlier releases, whose commits do not tell it."""
+"""Layout of all warehouses of earlier releases, whose commits do not tell it."""
 
 OPTIONS: Final = {
     "period": "--partition-by",
@@ -239,7 +239,7 @@ OPTIONS: Final = {
 
 
 def settle(kept: Layout | None, choice: LayoutChoice, *, where: str) -> Layout:
-    """The layout of a load (pure): the warehouse's, or for a new one what was chosen.
+    """Returns the layout of a load (pure): the warehouse's, or for a new one what was chosen.
 
     Raises LayoutChangedError where both are there and differ; ``where`` names the warehouse.
     """

@@ -20,19 +20,19 @@ _DIGEST = "digest"
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RecordTally:
     """Equal for two data frames that hold the same partitions and offsets. Immutable."""
 
     records: int
     digest: int
 
-    def with_others(self, others: Tally) -> Tally:
-        """Of both together, which have no record in common."""
-        return Tally(self.records + others.records, self.digest ^ others.digest)
+    def with_others(self, others: RecordTally) -> RecordTally:
+        """Tally of both together, which have no record in common."""
+        return RecordTally(self.records + others.records, self.digest ^ others.digest)
 
 
-NONE: Final = Tally(0, 0)
-"""Of no records."""
+NONE: Final = RecordTally(0, 0)
+"""Tally of no records."""
 
 
 class ObservedTally:
@@ -42,8 +42,8 @@ class ObservedTally:
         self._observation = Observation()
         self.frame = frame.observe(self._observation, *aggregates())
 
-    def tally(self) -> Tally:
-        """Of the first action on ``frame``, which must have ended.
+    def tally(self) -> RecordTally:
+        """Tally of the first action on ``frame``, which must have ended.
 
         Spark counts what a stage reads again after it lost an executor twice. The tallies then
         differ, which costs a load that would have been right; it is never the other way round.
@@ -66,7 +66,7 @@ class ConditionCount:
             self.frame = frame.observe(self._observation, counted)
 
     def count(self) -> int:
-        """Of the first action on ``frame``, which must have ended."""
+        """Count of the first action on ``frame``, which must have ended."""
         if self._observation is None:
             return 0
         return int(_seen(self._observation).get(_RECORDS) or 0)
@@ -78,20 +78,20 @@ def _seen(observation: Observation) -> dict[str, Any]:
     return observation.get if counted else {}
 
 
-def tally_of(frame: DataFrame) -> Tally:
-    """Reads the columns ``partition`` and ``offset`` of all records."""
+def tally_of(frame: DataFrame) -> RecordTally:
+    """Tallies all records, of which it reads the columns ``partition`` and ``offset``."""
     row = frame.agg(*aggregates()).first()
     return tally_from({} if row is None else row.asDict())
 
 
 def aggregates() -> list[Column]:
-    """What a tally is made from, of the columns ``partition`` and ``offset``."""
+    """Expressions that a tally is made from, of the columns ``partition`` and ``offset``."""
     return [
         F.count(F.lit(1)).alias(_RECORDS),
         F.expr(f"bit_xor(xxhash64({', '.join(TALLIED)}))").alias(_DIGEST),
     ]
 
 
-def tally_from(found: dict[str, Any]) -> Tally:
-    """That of a row of ``aggregates``."""
-    return Tally(found.get(_RECORDS) or 0, found.get(_DIGEST) or 0)
+def tally_from(found: dict[str, Any]) -> RecordTally:
+    """Returns the tally of a row of ``aggregates``."""
+    return RecordTally(found.get(_RECORDS) or 0, found.get(_DIGEST) or 0)

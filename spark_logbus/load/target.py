@@ -4,11 +4,14 @@ A target stages what comes in where nobody sees it, and its commit makes data an
 together. What is read again of a window goes the same way, and takes the place of what was there.
 ``run_load`` and ``run_reprocess`` know nothing else of it: how that is one step depends on the
 target. Files have a rename (``files``), a database has its transactions (``jdbc``).
+
+A further kind of target is a class of these methods in a wing of its own, a type of
+``TargetConfig.warehouse`` that names it, and a case of ``run.open_target``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,8 +19,7 @@ from pyspark.sql import DataFrame
 
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.plan.window import Window
-from spark_logbus.load.plan.window_rows import ExistingRows
+from spark_logbus.load.plan.window import ExistingRows, Window
 from spark_logbus.load.read.input import LoadInput
 from spark_logbus.load.steps import StepTimer
 from spark_logbus.model import OffsetRange
@@ -25,119 +27,103 @@ from spark_logbus.model import OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class StagedLoad:
-    """A load that is ready to be committed, and what the report says of it."""
+    """Records that are staged, of a load or in the place of a window, ready to be committed, and
+    the numbers of the report. Immutable."""
 
     commit: Commit
+    records: int
+    dead_letters: int
     size_bytes: int = 0
     without_event_time: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class StagedReplacement:
-    """A window that is ready to be put in the place of what is there of it, and its records."""
-
-    commit: Commit
-    records: int
-    dead_letters: int
-    without_event_time: int = 0
-    size_bytes: int = 0
-
-
-class PlannedReplacement(Protocol):
+class PlannedReplacement:
     """A window that is planned to be read again; nothing is read yet."""
 
-    @property
-    def columns_added(self) -> tuple[str, ...]:
-        """Those that the target gets."""
-        ...
-
-    @property
-    def columns_left_out(self) -> tuple[str, ...]:
-        """Those of the target that are not read again."""
-        ...
-
-    def stage(self) -> StagedReplacement:
-        """Read it, and make sure of it; nobody sees it yet.
-
-        Raises NotInLogError and DataLossError.
-        """
-        ...
+    columns_added: tuple[str, ...]  # to those of the target
+    columns_left_out: tuple[str, ...]  # of those of the target
+    #: Reads and stages the window, and checks it. Raises NotInLogError and DataLossError.
+    stage: Callable[[], StagedLoad]
 
 
 class Target(Protocol):
-    """Only for the holder of its lock, which is named by ``path``. All methods raise
-    WarehouseError; running the load again is right whatever they raise."""
+    """A place that loads write to. Only for the holder of its lock, which is named by ``path``.
+
+    All methods raise WarehouseError; running the load again is right whatever they raise.
+    """
 
     @property
     def path(self) -> str:
-        """The same for every way to name the target."""
+        """Name of the target, the same for every way to write it."""
         ...
 
     @property
     def dead_letters(self) -> str:
-        """Where those are, for a person."""
+        """Place of the dead letters, for a person."""
         ...
 
     def recover(self) -> Commit | None:
-        """Take over from all loads before: none of them can commit any more when this returns.
+        """Takes over from all loads before: none of them can commit any more when this returns.
 
-        Finishes a load that was committed and discards those that were not; the last commit.
+        Finishes a load that was committed, discards those that were not, and returns the last
+        commit.
         """
         ...
 
     def check_names(self, names: Sequence[str]) -> None:
-        """ConfigError where a field of values has a name that the target itself gives."""
+        """Raises ConfigError where a field of values has a name that the target itself gives."""
         ...
 
-    def stage(self, incoming: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
-        """Bring in what is new after ``last``, and make sure of it; nobody sees it yet."""
+    def stage(self, load_input: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
+        """Brings in what is new after ``last``, and makes sure of it; nobody sees it yet."""
         ...
 
     def rows(self, staged: Commit | None = None) -> DataFrame:
-        """The columns ``partition``, ``offset`` and ``timestamp`` of all records that are in, dead
-        letters too; or of those that are ``staged``."""
+        """Reads the columns ``partition``, ``offset`` and ``timestamp`` of all records that are in,
+        dead letters too; or of those that are ``staged``."""
         ...
 
     def prepare(self, commit: Commit) -> None:
-        """All that can be done before the lock is checked for the last time."""
+        """Does all that can be done before the lock is checked for the last time."""
         ...
 
     def commit(self, commit: Commit) -> None:
-        """Data and offsets are in when this returns; SupersededError when another load has taken
-        over, and nothing is left of this one then."""
+        """Commits: data and offsets are in when this returns. Raises SupersededError when another
+        load has taken over, and nothing is left of this one then."""
         ...
 
     def publish(self, commit: Commit) -> None:
-        """What is left to do for a load that is committed."""
+        """Does what is left to do for a load that is committed."""
         ...
 
     def announce(self, last: Commit) -> None:
-        """Tell others, if any are to know, of all loads up to ``last``; also where nothing is new,
+        """Tells others, if any are to know, of all loads up to ``last``; also where nothing is new,
         of what an earlier load left untold."""
         ...
 
-    def rewrite(self, last: Commit) -> Commit | None:
-        """A commit that changes no records, only how they are stored, ready to be committed; None
-        where there is nothing to do."""
+    def rewrite(self, last: Commit, *, least: int) -> Commit | None:
+        """Stages a commit that changes no records, only how they are stored, of directories with
+        ``least`` small files or more; None where there is nothing to do."""
         ...
 
     def loads(self) -> Loads:
-        """The offsets that are in."""
+        """Reads the offsets that are in."""
         ...
 
     def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
-        """What is there of ``ranges``."""
+        """Counts what is there of ``ranges``."""
         ...
 
     def plan_replacement(
         self,
-        incoming: LoadInput,
+        load_input: LoadInput,
         last: Commit,
         window: Window,
         before: ExistingRows,
         steps: StepTimer,
     ) -> PlannedReplacement:
-        """Reading the window again, to be put in the place of what is there ``before``.
+        """Plans to read the window again, to be put in the place of what is there ``before``.
 
         Raises ConfigError, and IncompatibleColumnsError where the target does not take its columns.
         """

@@ -12,7 +12,7 @@ _WINDOW = "window_us"
 
 
 def tallies_of(frame: DataFrame, *, window_us: int) -> dict[int, WindowTally]:
-    """Of the column ``timestamp``, by the start of each window."""
+    """Counts the records by the window that their ``timestamp`` is in, under its start."""
     at = F.unix_micros("timestamp")
     within = F.pmod(at, F.lit(window_us))
     total = F.sum(F.col(_WITHIN).cast("decimal(20,0)"))  # which a sum of longs could exceed

@@ -21,8 +21,8 @@ class UnsuitableFilesystemError(WarehouseError):
     """A rename is no single step there, so that no load could commit by one."""
 
 
-#: By the scheme of their paths, the stores of objects whose connectors copy and delete each file
-#: to rename it, or a directory file by file.
+#: Stores of objects, by the scheme of their paths, whose connectors copy and delete each file to
+#: rename it, or a directory file by file.
 _COPYING = {
     "s3": "Amazon S3",
     "s3a": "Amazon S3",
@@ -39,8 +39,8 @@ _AZURE = ("abfs", "abfss")  # renames in one step with a hierarchical namespace 
 
 
 def check_renames(scheme: str, path: str, *, hierarchical: bool = False) -> None:
-    """UnsuitableFilesystemError for a store that renames by copies (pure); ``hierarchical`` says
-    that Azure's storage account has a hierarchical namespace."""
+    """Raises UnsuitableFilesystemError for a store that renames by copies (pure); ``hierarchical``
+    says that Azure's storage account has a hierarchical namespace."""
     store = _COPYING.get(scheme.lower())
     if scheme.lower() in _AZURE and not hierarchical:
         store = "an Azure storage account without hierarchical namespace"
@@ -53,7 +53,8 @@ def check_renames(scheme: str, path: str, *, hierarchical: bool = False) -> None
 
 
 def local_path(url: str) -> Path | None:
-    """That of a file or directory on this machine's own filesystem, as Hadoop writes it."""
+    """Returns the path of a file or directory that Hadoop says is on this machine's own
+    filesystem; None for others."""
     return Path(url.removeprefix("file:")) if urlsplit(url).scheme == "file" else None
 
 
@@ -108,7 +109,7 @@ class HadoopDirectory:
             return sorted(str(one.getPath().getName()) for one in self._fs.listStatus(path))
 
     def size_bytes(self, name: str) -> int:
-        """Of all files in a directory and those below it."""
+        """Sums up the sizes of all files in a directory and those below it."""
         with translated(f"look at {self.absolute(name)}"):
             return int(self._fs.getContentSummary(self._path(name)).getLength())
 
@@ -121,7 +122,7 @@ class HadoopDirectory:
                 stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """A new file, on disk when this returns as far as the filesystem can promise that."""
+        """Writes a new file, which is on disk then as far as the filesystem can promise that."""
         with translated(f"write {self.absolute(name)}"):
             stream = self._fs.create(self._path(name), False)
             try:
@@ -136,7 +137,7 @@ class HadoopDirectory:
             self._fs.mkdirs(self._path(name))
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or a directory to a name that nothing has yet."""
+        """Moves a file or a directory to a name that nothing has yet."""
         with translated(f"move {self.absolute(source)} to {self.absolute(target)}"):
             if not self._fs.rename(self._path(source), self._path(target)):
                 raise WarehouseError(
@@ -145,7 +146,7 @@ class HadoopDirectory:
                 )
 
     def claim(self, source: str, target: str) -> None:
-        """``rename`` that fails when ``target`` exists: decided by the filesystem in one step on
+        """Moves a file, and fails when ``target`` exists: decided by the filesystem in one step on
         HDFS, looked up first on a local one."""
         with translated(f"move {self.absolute(source)} to {self.absolute(target)}"):
             context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
@@ -162,12 +163,12 @@ class HadoopDirectory:
         self.flush([os.path.dirname(target)])
 
     def delete(self, name: str) -> None:
-        """With all that is in it; nothing happens if it is not there."""
+        """Deletes a file, or a directory with all that is in it, if it is there."""
         with translated(f"delete {self.absolute(name)}"):
             self._fs.delete(self._path(name), True)
 
     def flush(self, names: Iterable[str]) -> None:
-        """Bring files and directories to disk, where that is up to us.
+        """Brings files and directories to disk, where that is up to us.
 
         HDFS and object stores have what they acknowledged. Hadoop's local filesystem leaves it to
         the operating system, and a power cut could keep the commit and lose what it names.

@@ -18,7 +18,7 @@ from pyarrow import orc
 from pyarrow import parquet as pq
 
 from spark_logbus.load.layout import FileFormat
-from spark_logbus.load.tally import TALLIED, Tally
+from spark_logbus.load.tally import TALLIED, RecordTally
 
 _Longs = npt.NDArray[np.uint64]
 
@@ -31,15 +31,15 @@ _PRIME_5: Final = np.uint64(0x27D4EB2F165667C5)
 _SEED: Final = np.uint64(42)
 
 
-def tally_of_files(files: Iterable[Path], form: FileFormat) -> Tally:
-    """Raises OSError and pa.ArrowException for what cannot be read."""
+def tally_of_files(files: Iterable[Path], form: FileFormat) -> RecordTally:
+    """Tallies the records of ``files``. Raises OSError and pa.ArrowException."""
     records, digest = 0, np.uint64(0)
     for file in files:
         for batch in _batches(file, form):
             records += batch.num_rows
             hashes = xxhash64(*(batch.column(name).to_numpy() for name in TALLIED))
             digest ^= np.bitwise_xor.reduce(hashes, initial=np.uint64(0))
-    return Tally(records, int(digest.astype(np.int64)))
+    return RecordTally(records, int(digest.astype(np.int64)))
 
 
 def _batches(file: Path, form: FileFormat) -> Iterator[pa.RecordBatch]:
@@ -53,7 +53,7 @@ def _batches(file: Path, form: FileFormat) -> Iterator[pa.RecordBatch]:
 
 
 def xxhash64(partitions: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> _Longs:
-    """What Spark's ``xxhash64(partition, offset)`` gives, as bits, of int32 and int64."""
+    """Computes Spark's ``xxhash64(partition, offset)``, as bits, of int32 and int64."""
     with np.errstate(over="ignore"):
         words = partitions.astype(np.int32).view(np.uint32).astype(np.uint64)
         mixed = (_SEED + _PRIME_5 + np.uint64(4)) ^ (words * _PRIME_1)

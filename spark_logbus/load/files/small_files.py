@@ -10,26 +10,24 @@ any point, the next load finishes or discards it.
 
 from __future__ import annotations
 
-import uuid
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import SparkSession
 
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.errors import translated
-from spark_logbus.load.files.staged_files import list_and_count, write
+from spark_logbus.load.files.staging import list_and_count, write
 from spark_logbus.load.files.warehouse import Warehouse
-from spark_logbus.load.tally import TALLIED, ObservedTally
+from spark_logbus.load.tally import ObservedTally
 
 #: Less than what Spark makes of one partition of a shuffle, so that what was rewritten stays.
 SMALL_BYTES: Final = 8 << 20
 
-#: In one directory. Each rewrite reads and writes what is small there, so not at each load.
+#: Small files of one directory that are worth a rewrite: it reads and writes all of them, so not
+#: at each load.
 DEFAULT_FILES: Final = 8
 
 
@@ -53,15 +51,14 @@ def stage_rewrite(
     least: int,
     compression: str | None,
 ) -> Commit | None:
-    """The commit that would put few files in the place of many; None if there are not that many."""
+    """Stages few files in the place of many; returns None if there are not that many."""
     names = worth_rewriting(warehouse.file_sizes(), least=least)
     if not names:
         return None
-    number = last.number + 1
-    staging = Commit.staging_name(number, uuid.uuid4().hex)
+    staging = Commit.new_staging_name(last.number + 1)
     path = warehouse.staging(staging)
     with translated(f"rewrite {len(names)} files of {warehouse.path}"):
-        observed = ObservedTally(records_of(spark, warehouse, last, names))
+        observed = ObservedTally(warehouse.records_of(last, names))
         write(observed.frame, path, last.layout, compression)
         staged, files = list_and_count(spark, path, last.layout, staging)
     read = observed.tally()
@@ -70,29 +67,4 @@ def stage_rewrite(
             f"Expected {read.records:,} records, which {len(names)} files of {warehouse.path} "
             f"hold, staged {staged.records:,}; nothing was changed. Run the load again."
         )
-    return replace(
-        last,
-        number=number,
-        staging=staging,
-        ranges=(),
-        records=0,
-        files=files,
-        dead_letters=0,
-        replaces=names,
-    )
-
-
-def records_of(
-    spark: SparkSession, warehouse: Warehouse, last: Commit, names: tuple[str, ...]
-) -> DataFrame:
-    """Those of the files, with the names of their directories as they are: read as numbers or
-    dates, some would be written in another way. What a tally is made of is numbers always."""
-    directories = last.layout.partition_columns
-    kept = warehouse.schema(last) or StructType()
-    schema = StructType([each for each in kept.fields if each.name not in directories])
-    for name in directories:
-        schema = schema.add(name, kept[name].dataType if name in TALLIED else "string")
-    reader = spark.read.format(last.layout.format.value).schema(schema)
-    return reader.option("basePath", warehouse.path).load(
-        [f"{warehouse.path}/{name}" for name in names]
-    )
+    return last.rewritten(staging, files, replaces=names, schema=last.schema)

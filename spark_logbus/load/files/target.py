@@ -2,60 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from urllib.parse import unquote
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
-from spark_logbus.load.config import LoadConfig
-from spark_logbus.load.files.hive_table import HiveTable
-from spark_logbus.load.files.restaging import FileReplacement, plan_replacement
+from spark_logbus.load.config import TargetConfig
+from spark_logbus.load.errors import translated
+from spark_logbus.load.files.hadoop import local_path
+from spark_logbus.load.files.hive import HiveTable
 from spark_logbus.load.files.small_files import stage_rewrite
-from spark_logbus.load.files.staging import Staging
+from spark_logbus.load.files.staging import Staging, tallied
 from spark_logbus.load.files.warehouse import Warehouse
-from spark_logbus.load.files.window import find
-from spark_logbus.load.layout import DEFAULT_LAYOUT, settle
-from spark_logbus.load.plan.window import Window
-from spark_logbus.load.plan.window_rows import ExistingRows
+from spark_logbus.load.layout import DEFAULT_LAYOUT, Layout, LayoutChoice, settle
+from spark_logbus.load.plan.window import ExistingRows, Window, inside
 from spark_logbus.load.read.input import LoadInput
 from spark_logbus.load.steps import StepTimer
-from spark_logbus.load.target import StagedLoad
+from spark_logbus.load.tally import NONE, RecordTally, aggregates, tally_from
+from spark_logbus.load.target import PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
 
-_ROWS: Final = "partition int, offset bigint, timestamp timestamp"
 
+class FileTarget(Warehouse):
+    """A topic's warehouse, in the layout that it has or is to have. Not thread-safe."""
 
-class FileTarget:
-    """A topic's directory in a warehouse, in the layout that it has or is to have. Not
-    thread-safe."""
-
-    def __init__(self, spark: SparkSession, root: str, config: LoadConfig) -> None:
-        self._spark = spark
-        self._config = config
-        self._warehouse = Warehouse(spark, root, config.topic)
+    def __init__(
+        self, spark: SparkSession, root: str, config: TargetConfig, choice: LayoutChoice
+    ) -> None:
+        super().__init__(spark, root, config.topic)
+        self._compression = config.compression
+        self._choice = choice
         self._table = (
-            None
-            if config.hive_table is None
-            else HiveTable(spark, config.hive_table, self._warehouse)
+            None if config.hive_table is None else HiveTable(spark, config.hive_table, self)
         )
         self._layout = DEFAULT_LAYOUT
-
-    @property
-    def path(self) -> str:
-        return self._warehouse.path
 
     @property
     def dead_letters(self) -> str:
         return f"{self.path}/{DEAD_LETTERS}"
 
     def recover(self) -> Commit | None:
-        last = self._warehouse.recover()
+        last = super().recover()
         kept = None if last is None else last.layout
-        self._layout = settle(kept, self._config.layout, where=self.path)
-        self._check_table(self._warehouse.schema(last))
+        self._layout = settle(kept, self._choice, where=self.path)
+        self._check_table(self.schema(last))
         return last
 
     def _check_table(self, stored: StructType | None) -> None:
@@ -65,49 +59,72 @@ class FileTarget:
     def check_names(self, names: Sequence[str]) -> None:
         self._layout.check_names(names)
 
-    def stage(self, incoming: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
-        staging = Staging(incoming, self._layout, self._warehouse, steps)
-        return staging.stage(last, self._check_table)
-
-    def rows(self, staged: Commit | None = None) -> DataFrame:
-        return self._warehouse.rows(_ROWS, staged=staged)
-
-    def prepare(self, commit: Commit) -> None:
-        self._warehouse.prepare(commit)
-
-    def commit(self, commit: Commit) -> None:
-        self._warehouse.commit(commit)
-
-    def publish(self, commit: Commit) -> None:
-        self._warehouse.publish(commit)
+    def stage(self, load_input: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
+        return Staging(load_input, self._layout, self, steps).stage(last, self._check_table)
 
     def announce(self, last: Commit) -> None:
         if self._table is not None:
             self._table.register(last)
 
-    def rewrite(self, last: Commit) -> Commit | None:
-        least, compression = self._config.compact, self._config.compression
-        if least is None:
-            return None
-        return stage_rewrite(
-            self._spark, self._warehouse, last, least=least, compression=compression
-        )
-
-    def loads(self) -> Loads:
-        return Loads.from_commits(self._warehouse.commit_texts())
+    def rewrite(self, last: Commit, *, least: int) -> Commit | None:
+        return stage_rewrite(self._spark, self, last, least=least, compression=self._compression)
 
     def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
-        return find(self._spark, self._warehouse, last, ranges)
+        condition, letters = inside(ranges), dict[str, RecordTally]()
+        with translated(f"look for records in the files of {self.path}"):
+            records = self._tallies_by_file("", last.layout, condition)
+            if self.has_dead_letters():
+                letters = self._tallies_by_file(DEAD_LETTERS, last.layout.undivided, condition)
+            found = existing_rows(records, letters)
+            kept_records = kept_letters = 0
+            if records:
+                kept_records = self.records_of(last, found.files).count() - found.records
+            if letters:
+                kept_letters = self.letters_of(last, found.letter_files).count()
+                kept_letters -= found.dead_letters
+        return replace(found, kept_records=kept_records, kept_letters=kept_letters)
+
+    def _tallies_by_file(
+        self, under: str, layout: Layout, condition: Column
+    ) -> dict[str, RecordTally]:
+        """Tallies the records that meet the condition, by the name of their file from the topic's
+        directory on."""
+        reader = self._spark.read.format(layout.format.value)
+        rows = (
+            reader.schema(tallied(layout.partition_columns))
+            .load(f"{self.path}/{under}" if under else self.path)
+            .where(condition)
+            .groupBy(F.col("_metadata.file_path").alias("file"))
+            .agg(*aggregates())
+            .collect()
+        )
+        # Spark gives whole URLs, in which a directory's name is escaped once more.
+        path = f"{local_path(self.path) or self.path}/"
+        return {unquote(row["file"]).partition(path)[2]: tally_from(row.asDict()) for row in rows}
 
     def plan_replacement(
         self,
-        incoming: LoadInput,
+        load_input: LoadInput,
         last: Commit,
         window: Window,
         before: ExistingRows,
         steps: StepTimer,
-    ) -> FileReplacement:
-        staging = Staging(incoming, self._layout, self._warehouse, steps)
-        planned = plan_replacement(staging, last, window, before)
-        self._check_table(planned.schema)
-        return planned
+    ) -> PlannedReplacement:
+        staging = Staging(load_input, self._layout, self, steps)
+        return staging.plan_replacement(last, window, before, self._check_table)
+
+
+def existing_rows(
+    records: Mapping[str, RecordTally], letters: Mapping[str, RecordTally]
+) -> ExistingRows:
+    """Sums up what files hold of a window, by name (pure)."""
+    tally = NONE
+    for each in (*records.values(), *letters.values()):
+        tally = tally.with_others(each)
+    return ExistingRows(
+        sum(each.records for each in records.values()),
+        sum(each.records for each in letters.values()),
+        tally,
+        tuple(sorted(records)),
+        tuple(sorted(letters)),
+    )

@@ -32,17 +32,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commit import DEAD_LETTERS, Commit, newest
 from spark_logbus.load.errors import SupersededError, WarehouseError, translated
 from spark_logbus.load.files.hadoop import HadoopDirectory
 from spark_logbus.load.layout import DEFAULT_LAYOUT
+from spark_logbus.load.tally import TALLIED
 
 _LOADS = "_logbus/loads"
 _STAGING = "_logbus/staging"
@@ -52,6 +54,8 @@ _COMMIT = "_commit.json"
 _LOADED = "_loaded-"
 _IS_LOADED = re.compile(rf"{_LOADED}\d+-.+")
 _DATE = "date="
+ROWS = "partition int, offset bigint, timestamp timestamp"
+"""DDL of the columns that say which record each row is, and when that was."""
 
 
 class Warehouse:
@@ -83,8 +87,8 @@ class Warehouse:
         return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{name}"))
 
     def directories_since(self, staging: str | None) -> list[str]:
-        """Those, sorted, that loads after the one with that staging directory have brought files
-        for; of all loads where none has it."""
+        """Lists, sorted, the directories that loads after the one with that staging directory have
+        brought files for; those of all loads where none has it."""
         found: set[str] = set()
         for name in sorted(filter(_is_commit, self._directory.names(_LOADS)), reverse=True):
             commit = Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{name}"))
@@ -93,9 +97,13 @@ class Warehouse:
             found.update(file.rpartition("/")[0] for file in commit.files)
         return sorted(found - {"", DEAD_LETTERS})
 
-    def rows(self, columns: str, *, staged: Commit | None = None) -> DataFrame:
-        """Those columns, as DDL that names none of a directory's, of all records that are in, dead
-        letters too; or of those of a load that is ``staged``."""
+    def loads(self) -> Loads:
+        """Offsets that the commit files of all loads tell."""
+        return Loads.from_commits(self.commit_texts())
+
+    def rows(self, staged: Commit | None = None, *, columns: str = ROWS) -> DataFrame:
+        """Reads ``columns`` (DDL, none that names a directory) of all committed records, dead
+        letters included, or of those of a load that is ``staged``."""
         root = self.path if staged is None else self.staging(staged.staging)
         commit = self.last_commit() if staged is None else staged
         layout = DEFAULT_LAYOUT if commit is None else commit.layout
@@ -107,13 +115,33 @@ class Warehouse:
             frame = frame.union(reader.load(f"{root}/{DEAD_LETTERS}").select(names))
         return frame
 
+    def records_of(self, last: Commit, files: tuple[str, ...]) -> DataFrame:
+        """Reads the records of ``files``, with the names of their directories as texts: read as
+        numbers or dates, some would be written in another way. What a tally is made of is numbers
+        always."""
+        directories = last.layout.partition_columns
+        kept = self.schema(last) or StructType()
+        schema = StructType([each for each in kept.fields if each.name not in directories])
+        for name in directories:
+            schema = schema.add(name, kept[name].dataType if name in TALLIED else "string")
+        reader = self._spark.read.format(last.layout.format.value).schema(schema)
+        return reader.option("basePath", self.path).load(self._paths(files))
+
+    def letters_of(self, last: Commit, files: tuple[str, ...]) -> DataFrame:
+        """Reads the dead letters of ``files``."""
+        reader = self._spark.read.format(last.layout.format.value).option("mergeSchema", "true")
+        return reader.load(self._paths(files))
+
+    def _paths(self, files: Iterable[str]) -> list[str]:
+        return [self._directory.absolute(name) for name in files]
+
     def has_dead_letters(self, root: str | None = None) -> bool:
         """True if there are files of some; ``root`` is the absolute path of a load's staging."""
         below = "" if root is None else root.removeprefix(self.path).lstrip("/")
         return self._directory.exists(_under(below, DEAD_LETTERS))
 
     def schema(self, last: Commit | None) -> StructType | None:
-        """Of all columns that loads up to ``last`` have written; None before there are any.
+        """Schema of all columns that loads up to ``last`` have written; None before there are any.
 
         Earlier releases did not keep it with the commit. It is looked up in the files then: in
         all of them, or in the last load's where they no longer go together.
@@ -122,8 +150,7 @@ class Warehouse:
             return None if last is None else last.schema
         if not any(name.startswith(_DATE) for name in self._directory.names()):
             return None
-        newest_files = [self._directory.absolute(name) for name in last.files]
-        for paths in ([self.path], newest_files):
+        for paths in ([self.path], self._paths(last.files)):
             try:
                 read = self._spark.read.option("mergeSchema", "true").parquet(*paths)
                 return without_date(read.schema)
@@ -134,8 +161,8 @@ class Warehouse:
     def recover(self) -> Commit | None:
         """Take over from all loads before: none of them can commit any more when this returns.
 
-        Finishes a load that was committed and discards those that were not; the last commit.
-        WarehouseError when that is older than the files that are in.
+        Finishes a load that was committed, discards those that were not, and returns the last
+        commit. Raises WarehouseError when that is older than the files that are in.
         """
         self._fence()
         # In this order: what is listed was fenced before, so that the last commit is known of it.
@@ -169,8 +196,8 @@ class Warehouse:
                 self._directory.rename(f"{_STAGING}/{name}", f"{_FENCED}/{name}")
 
     def prepare(self, commit: Commit) -> None:
-        """All of a commit but its one rename: staged files are on disk, the commit file beside
-        them. Check the lock after this, and then ``commit``."""
+        """Does all of a commit but its one rename: brings staged files to disk, and the commit file
+        beside them. Check the lock after this, and then ``commit``."""
         staging = f"{_STAGING}/{commit.staging}"
         directories = {parent for name in commit.files for parent in _parents(name)}
         self._directory.flush(
@@ -268,7 +295,7 @@ class Warehouse:
             )
 
     def file_sizes(self) -> dict[str, int]:
-        """Of all files that readers see, by name from the topic's directory on."""
+        """Sizes of all files that readers see, by name from the topic's directory on."""
         with translated(f"list the files of {self.path}"):
             # Lists many directories in parallel, and reads no file for these two columns.
             found = (
@@ -282,7 +309,7 @@ class Warehouse:
         return {row["path"].removeprefix(f"{self.path}/"): row["length"] for row in found}
 
     def size_bytes(self, staging: str) -> int:
-        """Of the files of a load that is staged."""
+        """Size of the files of a load that is staged."""
         return self._directory.size_bytes(f"{_STAGING}/{staging}")
 
 

@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load.config import MAX_NAME_BYTES
+from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.schema import IncompatibleColumnsError
 
 _TEXT: Final = "text"
@@ -72,9 +73,21 @@ _JSON: Final = {
     "timeZone": "UTC",
 }
 
+#: Columns that say which record a row is, whichever load has brought it, and when that was.
+ROWS: Final = (
+    StructType()
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+)
+
+
+class UnknownRowsError(WarehouseError):
+    """The rows of a table do not say which record of the log each of them is."""
+
 
 @dataclass(frozen=True, slots=True)
-class Existing:
+class ExistingColumn:
     """A column of a table that is there. Immutable."""
 
     type: str  # as the database writes it, with length and precision
@@ -89,7 +102,7 @@ class TableColumn:
     types: tuple[str, ...]  # which take all its values; the first where the load makes the table
     staged: str  # its type in the staging table
 
-    def into(self, existing: Mapping[str, Existing]) -> str:
+    def into(self, existing: Mapping[str, ExistingColumn]) -> str:
         """Its type in the target."""
         there = existing.get(self.name)
         return self.types[0] if there is None else there.type
@@ -128,7 +141,7 @@ def _column(name: str, kind: DataType) -> TableColumn:
 
 
 def check_fit(
-    columns: Sequence[TableColumn], existing: Mapping[str, Existing], *, table: str
+    columns: Sequence[TableColumn], existing: Mapping[str, ExistingColumn], *, table: str
 ) -> None:
     """IncompatibleColumnsError unless a table with the columns ``existing`` takes the load's."""
     nothing = "Nothing was written."
@@ -153,6 +166,20 @@ def check_fit(
             raise IncompatibleColumnsError(
                 f"Column {name} of {table} may not be null and has no default, and the load does "
                 f"not bring it. {nothing} Give it a default, or let it be null."
+            )
+
+
+def check_known(existing: Mapping[str, ExistingColumn], *, table: str) -> None:
+    """Raises UnknownRowsError unless a table with these columns has those of ``ROWS`` (pure)."""
+    for column in columns_of(ROWS):
+        there = existing.get(column.name)
+        if there is None or there.type not in column.types:
+            found = "none of that name" if there is None else there.type
+            raise UnknownRowsError(
+                f"Which record of the log a row of {table} is, is not known: its column "
+                f"{column.name} is {found}, expected {' or '.join(column.types)}. Nothing was "
+                "changed. Restore the column as it was loaded, or load into another table with "
+                "--from."
             )
 
 
@@ -194,7 +221,11 @@ def create_target(columns: Sequence[TableColumn], *, table: str) -> str:
 
 
 def insert_staged(
-    columns: Sequence[TableColumn], existing: Mapping[str, Existing], *, table: str, staging: str
+    columns: Sequence[TableColumn],
+    existing: Mapping[str, ExistingColumn],
+    *,
+    table: str,
+    staging: str,
 ) -> str:
     """Text becomes what the target has in its place; other types are the same, or wider."""
     names = ", ".join(quoted(each.name) for each in columns)
@@ -205,5 +236,5 @@ def insert_staged(
     return f"INSERT INTO {table} ({names}) SELECT {values} FROM {staging}"
 
 
-def _cast(place: int, column: TableColumn, existing: Mapping[str, Existing]) -> str:
+def _cast(place: int, column: TableColumn, existing: Mapping[str, ExistingColumn]) -> str:
     return f"CAST({numbered(place)} AS {column.into(existing)})"

@@ -11,7 +11,7 @@ for ``IDLE_S``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Final
 
@@ -19,18 +19,23 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_logbus.errors import ConfigError, Fault
 from spark_logbus.load.config import ENVIRONMENT, MAX_NAME_BYTES, JdbcTable
 from spark_logbus.load.errors import WarehouseError, reason
-from spark_logbus.load.jdbc.columns import quoted
+from spark_logbus.load.jdbc.columns import ExistingColumn, quoted
 
 DRIVER: Final = "org.postgresql.Driver"
 #: More than another load's transaction takes between two statements, and a person would wait.
 LOCK_S: Final = 30
 #: More than the driver of a load needs between two statements on a machine that swaps.
 IDLE_S: Final = 60
+
+#: Connections of Spark in one load: a database takes a hundred in all by default.
+_CONNECTIONS: Final = 8
+#: Rows that go to the database at once, and come back.
+_BATCH_ROWS: Final = "10000"
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _UNIQUE_VIOLATION: Final = "23505"
@@ -67,7 +72,7 @@ class DriverMissingError(ConfigError):
     """The JDBC driver is not on Spark's class path."""
 
 
-class Transaction:
+class JdbcTransaction:
     """One transaction under way. Not thread-safe."""
 
     def __init__(self, connection: Any, address: str) -> None:
@@ -75,12 +80,12 @@ class Transaction:
         self._address = address
 
     def run(self, sql: str, *parameters: object) -> int:
-        """The number of rows that a statement has changed."""
+        """Runs a statement; returns the number of rows that it has changed."""
         with _translated(self._address), self._prepared(sql, parameters) as statement:
             return int(statement.executeLargeUpdate())
 
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Those of a query: texts, numbers, booleans and nulls."""
+        """Rows that a query finds, of texts, numbers, booleans and nulls."""
         with _translated(self._address), self._prepared(sql, parameters) as statement:
             found = statement.executeQuery()
             places = range(1, found.getMetaData().getColumnCount() + 1)
@@ -88,6 +93,24 @@ class Transaction:
             while found.next():
                 rows.append(tuple(found.getObject(place) for place in places))
             return rows
+
+    def existing(self, table: str) -> Mapping[str, ExistingColumn] | None:
+        """Columns of a table, by name; None if there is none of that qualified name."""
+        kinds = self.rows("SELECT relkind::text FROM pg_class WHERE oid = to_regclass(?)", table)
+        if not kinds:
+            return None
+        if kinds[0][0] not in ("r", "p"):
+            raise WarehouseError(
+                f"{table} is no table but a view or of another kind, into which records and "
+                "offsets do not go together. Load into a table."
+            )
+        found = self.rows(
+            "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef "
+            "AND attidentity = '' FROM pg_attribute WHERE attrelid = to_regclass(?) AND "
+            "attnum > 0 AND NOT attisdropped",
+            table,
+        )
+        return {column: ExistingColumn(kind, needed) for column, kind, needed in found}
 
     def commit(self) -> None:
         with _translated(self._address):
@@ -105,10 +128,11 @@ class Transaction:
 
 
 class Database:
-    """Where a table is. Not thread-safe."""
+    """Database of a table: its transactions, and its tables as data frames. Not thread-safe."""
 
     def __init__(self, spark: SparkSession, table: JdbcTable, *, application: str) -> None:
         """``application`` is the name under which the database shows its connections."""
+        self._spark = spark
         self._jvm: Any = spark._jvm
         self._table = table
         self.properties: dict[str, str] = {
@@ -123,17 +147,13 @@ class Database:
     def address(self) -> str:
         return self._table.address
 
-    @property
-    def url(self) -> str:
-        return self._table.url
-
     def qualified(self, name: str) -> str:
-        """A table of that name in the schema, for a statement."""
+        """Name of a table in the schema, as statements write it."""
         return f"{quoted(self._table.schema)}.{quoted(name)}"
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        """One that commits at the end of the block, and changes nothing if that raises.
+    def transaction(self) -> Iterator[JdbcTransaction]:
+        """Opens a transaction, which commits at the end of the block unless that raises.
 
         Raises DatabaseError, DriverMissingError.
         """
@@ -141,7 +161,7 @@ class Database:
         try:
             with _translated(self.address):
                 connection.setAutoCommit(False)
-            made = Transaction(connection, self.address)
+            made = JdbcTransaction(connection, self.address)
             made.run(f"SET LOCAL lock_timeout = '{LOCK_S}s'")
             made.run(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'")
             yield made
@@ -149,6 +169,26 @@ class Database:
         finally:
             # What is not committed is rolled back by the server, also where this fails.
             self._close(connection)
+
+    def read(self, name: str) -> DataFrame:
+        """Reads a table of the schema, through one connection."""
+        return self._spark.read.format("jdbc").options(**self._options(name)).load()
+
+    def append(self, frame: DataFrame, name: str) -> None:
+        """Adds rows to a table that is there and has the columns of ``frame``."""
+        # Spark's own option for it, numPartitions, hides from the load what passes through.
+        writer = frame.coalesce(_CONNECTIONS).write.format("jdbc")
+        writer.options(**self._options(name)).mode("append").save()
+
+    def _options(self, name: str) -> dict[str, str]:
+        return {
+            **self.properties,
+            "url": self._table.url,
+            "driver": DRIVER,
+            "dbtable": self.qualified(name),
+            "batchsize": _BATCH_ROWS,
+            "fetchsize": _BATCH_ROWS,
+        }
 
     def _connect(self) -> Any:
         registry = self._jvm.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry
@@ -182,7 +222,7 @@ class Database:
 
 @contextmanager
 def _translated(address: str) -> Iterator[None]:
-    """Errors of JDBC as one DatabaseError with what to do."""
+    """Raises errors of JDBC as a DatabaseError that says what to do."""
     try:
         yield
     except Py4JJavaError as error:
@@ -200,7 +240,7 @@ def _translated(address: str) -> Iterator[None]:
 
 
 def error_of(state: str, text: str, address: str) -> DatabaseError:
-    """That of an SQLSTATE (pure)."""
+    """Returns the error for an SQLSTATE (pure)."""
     said = " ".join(text.split())
     kind: type[DatabaseError] = DatabaseError
     match state:

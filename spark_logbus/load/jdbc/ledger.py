@@ -20,18 +20,17 @@ refused when that has committed, because the key is taken.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.errors import LockHeldError
-from spark_logbus.load.commit import Commit
+from spark_logbus.load.commit import Commit, ranges_from_json, ranges_to_json
 from spark_logbus.load.config import JdbcTable
 from spark_logbus.load.errors import SupersededError, WarehouseError
 from spark_logbus.load.jdbc.columns import quoted
-from spark_logbus.load.jdbc.connection import LOCK_S, Database, DatabaseError, Transaction
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.load.jdbc.connection import LOCK_S, Database, DatabaseError, JdbcTransaction
+from spark_logbus.load.jdbc.staging import StagedCommit
 
 LEDGER: Final = "logbus_loads"
 #: Marks a range that was in already.
@@ -52,7 +51,7 @@ class Ledger:
         return f"{quoted(self.table.schema)}.{LEDGER}"
 
     def create(self) -> None:
-        """Unless it is there; two first loads into one schema may come at once."""
+        """Creates the table, unless it is there; two first loads of a schema may come at once."""
         for last_try in (False, True):
             try:
                 with self.database.transaction() as transaction:
@@ -70,11 +69,11 @@ class Ledger:
                 if last_try or not error.is_taken:
                     raise
 
-    def _is_there(self, transaction: Transaction) -> bool:
+    def _is_there(self, transaction: JdbcTransaction) -> bool:
         return transaction.rows("SELECT to_regclass(?) IS NOT NULL", self.name) == [(True,)]
 
-    def last(self, transaction: Transaction, *, before: int | None = None) -> Commit | None:
-        """The newest, or the newest with a lower number than ``before``.
+    def last(self, transaction: JdbcTransaction, *, before: int | None = None) -> Commit | None:
+        """Reads the newest load, or the newest with a lower number than ``before``.
 
         Raises WarehouseError where the table holds records of another topic.
         """
@@ -98,10 +97,7 @@ class Ledger:
             number,
             staging,
             topic_id,
-            tuple(
-                OffsetRange(TopicPartition(topic, each["partition"]), each["start"], each["end"])
-                for each in _that_came_in(ranges)
-            ),
+            ranges_from_json(topic, _that_came_in(ranges)),
             {int(partition): end for partition, end in json.loads(ends).items()},
             records,
             (),
@@ -109,7 +105,7 @@ class Ledger:
         )
 
     def loads(self) -> Loads:
-        """What came in with all of them."""
+        """Reads the offsets that came in with all loads."""
         with self.database.transaction() as transaction:
             found = transaction.rows(
                 f"SELECT ranges::text, ends::text FROM {self.name} WHERE target = ? ORDER BY load",
@@ -122,29 +118,13 @@ class Ledger:
             ]
         )
 
-    def enter(
-        self,
-        transaction: Transaction,
-        commit: Commit,
-        last: Commit | None,
-        again: Sequence[OffsetRange] = (),
-    ) -> None:
-        """Put the row in, and with it keep other loads of the table out until the transaction ends.
-        ``again`` is what of the table is replaced.
+    def enter(self, transaction: JdbcTransaction, commit: StagedCommit) -> None:
+        """Puts the row in, and keeps other loads of the table out until the transaction ends.
 
-        Raises SupersededError where another load has gone on from ``last``, or its row is not there
-        any more; LockHeldError while another is about to commit.
+        Raises SupersededError where another load has gone on from ``commit.last``, or its row is
+        not there any more; LockHeldError while another is about to commit.
         """
-        data = json.loads(commit.to_json())
-        ranges = data["ranges"] + [
-            {
-                "partition": each.topic_partition.partition,
-                "start": each.start,
-                "end": each.end,
-                _AGAIN: True,
-            }
-            for each in again
-        ]
+        again = [{**each, _AGAIN: True} for each in ranges_to_json(commit.replaced)]
         try:
             transaction.run(
                 f"INSERT INTO {self.name} (target, load, topic, topic_id, ranges, ends, records, "
@@ -154,8 +134,8 @@ class Ledger:
                 commit.number,
                 self.topic,
                 commit.topic_id,
-                json.dumps(ranges),
-                json.dumps(data["ends"]),
+                json.dumps([*ranges_to_json(commit.ranges), *again]),
+                json.dumps(commit.ends, sort_keys=True),
                 commit.records,
                 commit.dead_letters,
                 commit.staging,
@@ -168,14 +148,11 @@ class Ledger:
                 raise self.held() from error
             raise
         before = self.last(transaction, before=commit.number)
-        same = (None if before is None else before.staging) == (
-            None if last is None else last.staging
-        )
-        if not same:
+        if (before and before.staging) != (commit.last and commit.last.staging):
             raise self._superseded(commit)
 
     def holds(self, commit: Commit) -> bool:
-        """True if this very load is in."""
+        """Tells whether this very load is in."""
         with self.database.transaction() as transaction:
             return bool(
                 transaction.rows(
@@ -187,7 +164,7 @@ class Ledger:
             )
 
     def held(self) -> LockHeldError:
-        """What to raise where another transaction is in the way; names its load."""
+        """Returns the error for a transaction that is in the way, and names its load."""
         with self.database.transaction() as transaction:
             found = transaction.rows(
                 "SELECT DISTINCT application_name || ' (server process ' || pid || ')' "

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,52 +25,34 @@ from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import JdbcTable
 from spark_logbus.load.errors import SupersededError, WarehouseError, translated
-from spark_logbus.load.jdbc import frames
-from spark_logbus.load.jdbc.columns import TableColumn, columns_of
+from spark_logbus.load.jdbc.columns import ROWS, TableColumn, check_fit, check_known, columns_of
 from spark_logbus.load.jdbc.connection import Database, DatabaseError, DatabaseUnavailableError
 from spark_logbus.load.jdbc.ledger import Ledger
-from spark_logbus.load.jdbc.moves import GivingWay, Moves, StagedCommit
-from spark_logbus.load.jdbc.staging import Part, StagingTables, tally_of_parts
-from spark_logbus.load.jdbc.tables import Tables
-from spark_logbus.load.jdbc.window import ROWS, check_known
-from spark_logbus.load.plan.window import Window
-from spark_logbus.load.plan.window_rows import ExistingRows, check_all_read, inside
+from spark_logbus.load.jdbc.staging import Part, StagedCommit, StagingTables, tally_of_parts
+from spark_logbus.load.plan.window import ExistingRows, Window, check_all_read, inside
 from spark_logbus.load.read.input import DecodedRead, LoadInput
 from spark_logbus.load.steps import StepTimer
 from spark_logbus.load.tally import NONE, tally_of
-from spark_logbus.load.target import StagedLoad, StagedReplacement
+from spark_logbus.load.target import PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
-class TableReplacement:
-    """A window of a table that is planned to be read again, where ``before`` is."""
+class TableRead:
+    """Records that are to be read of the log, and their columns in the table."""
 
-    target: TableTarget
-    arriving: DecodedRead
+    decoded: DecodedRead
     columns: tuple[TableColumn, ...]
-    last: Commit
-    window: Window
-    before: ExistingRows
-    steps: StepTimer
-    columns_left_out: tuple[str, ...]
-    columns_added: tuple[str, ...] = ()  # a load does not alter a table
-
-    def stage(self) -> StagedReplacement:
-        return self.target.stage_again(self)
 
 
 class TableTarget:
     """One table. Not thread-safe; only for the holder of its lock."""
 
     def __init__(self, spark: SparkSession, table: JdbcTable, topic: str, *, holder: str) -> None:
-        self._spark = spark
         self._table = table
         self._database = Database(spark, table, application=f"logbus: {holder}")
         self._ledger = Ledger(self._database, table, topic, holder)
-        self._staging = StagingTables(spark, self._database, table)
-        self._tables = Tables(self._database)
-        self._moves = Moves(self._tables, table)
+        self._staging = StagingTables(self._database, table)
 
     @property
     def path(self) -> str:
@@ -81,7 +63,7 @@ class TableTarget:
         return f"{self._table.schema}.{self._table.dead_letters}"
 
     def check_names(self, names: Sequence[str]) -> None:
-        """A table has no names of its own; columns are checked with their types."""
+        """Does nothing: a table has no names of its own; columns are checked with their types."""
 
     def recover(self) -> Commit | None:
         self._ledger.create()
@@ -90,7 +72,7 @@ class TableTarget:
                 self._staging.drop_all(transaction)
                 # In this order: who committed before its staging was dropped is seen.
                 last = self._ledger.last(transaction)
-                there = self._tables.existing(transaction, self._table.name)
+                there = transaction.existing(self._database.qualified(self._table.name))
         except DatabaseError as error:
             if error.is_locked:
                 raise self._ledger.held() from error
@@ -103,42 +85,46 @@ class TableTarget:
             )
         return last
 
-    def stage(self, incoming: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
-        number = last.number + 1 if last else 1
-        arriving, columns = self._plan(incoming, steps)
-        name = self._staging.new_name()
-        parts = self._staging.stage(arriving, columns, name, steps)
-        arriving.check(tally_of_parts(parts))
-        source = incoming.source
-        records, dead_letters = _counts(parts)
-        return StagedLoad(
-            StagedCommit(
-                number,
-                name,
-                source.topic_id,
-                tuple(r for r in source.ranges if r.count),
-                {r.topic_partition.partition: r.end for r in source.ranges},
-                records,
-                (),
-                dead_letters=dead_letters,
-                last=last,
-                parts=parts,
-            )
+    def stage(self, load_input: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
+        read = self._plan(load_input, steps)
+        name, parts = self._stage(read, steps)
+        read.decoded.check(tally_of_parts(parts))
+        source, (records, dead_letters) = load_input.source, _counts(parts)
+        commit = StagedCommit(
+            last.number + 1 if last else 1,
+            name,
+            source.topic_id,
+            source.filled_ranges,
+            source.ends,
+            records,
+            (),
+            dead_letters=dead_letters,
+            last=last,
+            parts=parts,
         )
+        return StagedLoad(commit, records, dead_letters)
 
-    def _plan(
-        self, incoming: LoadInput, steps: StepTimer
-    ) -> tuple[DecodedRead, tuple[TableColumn, ...]]:
-        """What is to be read, as columns that the table takes; nothing is read yet."""
+    def _plan(self, load_input: LoadInput, steps: StepTimer) -> TableRead:
+        """Plans the read, and checks that the tables take its columns; nothing is read yet."""
         with steps.step("plan the read"), translated("plan the read"):
-            arriving = incoming.read()
-            columns = columns_of(arriving.frame.schema)
-            self._tables.check_fit(self._table.name, columns)
-            if incoming.decoding.dead_letters:
-                self._tables.check_fit(
-                    self._table.dead_letters, columns_of(arriving.letters().schema)
-                )
-        return arriving, columns
+            decoded = load_input.read()
+            columns = columns_of(decoded.frame.schema)
+            self._check_fit(self._table.name, columns)
+            if load_input.decoding.dead_letters:
+                self._check_fit(self._table.dead_letters, columns_of(decoded.letters().schema))
+        return TableRead(decoded, columns)
+
+    def _check_fit(self, name: str, columns: Sequence[TableColumn]) -> None:
+        """Raises IncompatibleColumnsError unless the table takes these, or is not there yet."""
+        table = self._database.qualified(name)
+        with self._database.transaction() as transaction:
+            existing = transaction.existing(table)
+        if existing is not None:
+            check_fit(columns, existing, table=table)
+
+    def _stage(self, read: TableRead, steps: StepTimer) -> tuple[str, tuple[Part, ...]]:
+        name = self._staging.new_name()
+        return name, self._staging.stage(read.decoded, read.columns, name, steps)
 
     def rows(self, staged: Commit | None = None) -> DataFrame:
         if staged is not None:
@@ -146,20 +132,22 @@ class TableTarget:
         return reduce(DataFrame.unionByName, map(self._known, self._names()))
 
     def _known(self, name: str) -> DataFrame:
-        """The rows of a table of records, as far as they say which record each of them is."""
-        found = frames.read(self._spark, self._database, name)
+        """Reads the columns that say which record each row of a table is."""
+        found = self._database.read(name)
         # A table that was there before the first load may have wider numbers.
         return found.select(*(F.col(each.name).cast(each.dataType) for each in ROWS.fields))
 
     def _names(self) -> list[str]:
-        """The table, and that of its dead letters if there is one; UnknownRowsError."""
+        """Names of the table, and of its dead letters if there are any; UnknownRowsError."""
+        names = []
         with self._database.transaction() as transaction:
-            names = (self._table.name, self._table.dead_letters)
-            found = {name: self._tables.existing(transaction, name) for name in names}
-        there = {name: columns for name, columns in found.items() if columns is not None}
-        for name, columns in there.items():
-            check_known(columns, table=self._tables.qualified(name))
-        return [*there]
+            for name in (self._table.name, self._table.dead_letters):
+                table = self._database.qualified(name)
+                existing = transaction.existing(table)
+                if existing is not None:
+                    check_known(existing, table=table)
+                    names.append(name)
+        return names
 
     def loads(self) -> Loads:
         return self._ledger.loads()
@@ -173,54 +161,57 @@ class TableTarget:
 
     def plan_replacement(
         self,
-        incoming: LoadInput,
+        load_input: LoadInput,
         last: Commit,
         window: Window,
         before: ExistingRows,
         steps: StepTimer,
-    ) -> TableReplacement:
-        arriving, columns = self._plan(incoming, steps)
+    ) -> PlannedReplacement:
+        read = self._plan(load_input, steps)
         with self._database.transaction() as transaction:
-            existing = self._tables.existing(transaction, self._table.name) or {}
-        read = {column.name for column in columns}
-        left_out = tuple(name for name in existing if name not in read)
-        return TableReplacement(self, arriving, columns, last, window, before, steps, left_out)
+            existing = transaction.existing(self._database.qualified(self._table.name)) or {}
+        names = {column.name for column in read.columns}
+        return PlannedReplacement(
+            columns_added=(),  # a load does not alter a table
+            columns_left_out=tuple(name for name in existing if name not in names),
+            stage=partial(self._stage_replacement, read, last, window, before, steps),
+        )
 
-    def stage_again(self, again: TableReplacement) -> StagedReplacement:
-        """The commit that would put the window in place."""
-        name, window, arriving = self._staging.new_name(), again.window, again.arriving
-        parts = self._staging.stage(arriving, again.columns, name, again.steps)
-        arriving.check_staged(tally_of_parts(parts))
-        if not window.all_read(arriving.tally(), again.before.tally):
-            topic = arriving.incoming.config.topic
+    def _stage_replacement(
+        self, read: TableRead, last: Commit, window: Window, before: ExistingRows, steps: StepTimer
+    ) -> StagedLoad:
+        name, parts = self._stage(read, steps)
+        read.decoded.check_staged(tally_of_parts(parts))
+        if not window.all_read(read.decoded.tally(), before.tally):
             with translated(f"compare what is staged with {self._table}"):
-                read = self._staging.rows(parts, ROWS.names)
-                check_all_read(topic, self.rows(), read, window)
+                staged = self._staging.rows(parts, ROWS.names)
+                check_all_read(self._ledger.topic, self.rows(), staged, window)
         records, dead_letters = _counts(parts)
         commit = StagedCommit(
-            again.last.number + 1,
+            last.number + 1,
             name,
-            again.last.topic_id,
+            last.topic_id,
             (),
-            again.last.ends,
+            last.ends,
             records,
             (),
             dead_letters=dead_letters,
-            last=again.last,
+            last=last,
             parts=parts,
-            giving_way=GivingWay(window.ranges, again.before),
+            replaced=window.ranges,
+            before=before,
         )
-        return StagedReplacement(commit, records, dead_letters)
+        return StagedLoad(commit, records, dead_letters)
 
     def prepare(self, commit: Commit) -> None:
-        """Nothing: all that is left is one transaction."""
+        """Does nothing: all that is left is one transaction."""
 
     def commit(self, commit: Commit) -> None:
         staged = _staged(commit)
         try:
             with self._database.transaction() as transaction:
-                self._ledger.enter(transaction, staged, staged.last, staged.replaced)
-                self._moves.apply(transaction, staged)
+                self._ledger.enter(transaction, staged)
+                self._staging.apply(transaction, staged)
         except DatabaseUnavailableError:
             # Perhaps only the answer was lost.
             if not self._ledger.holds(staged):
@@ -230,16 +221,17 @@ class TableTarget:
             raise
 
     def publish(self, commit: Commit) -> None:
-        """Nothing: readers see a transaction when it commits."""
+        """Does nothing: readers see a transaction when it commits."""
 
     def announce(self, last: Commit) -> None:
-        """Nothing: the database is the one to ask."""
+        """Does nothing: the database is the one to ask."""
 
-    def rewrite(self, last: Commit) -> Commit | None:
+    def rewrite(self, last: Commit, *, least: int) -> Commit | None:
+        """Does nothing: a table has no small files."""
         return None
 
     def _discard(self, commit: StagedCommit) -> None:
-        """What is staged of a load that is refused; the next one would drop it too."""
+        """Drops what is staged of a load that is refused; the next one would drop it too."""
         with suppress(WarehouseError):
             self._staging.drop(commit.parts)
 
@@ -250,6 +242,6 @@ def _staged(commit: Commit) -> StagedCommit:
 
 
 def _counts(parts: Sequence[Part]) -> tuple[int, int]:
-    """Records and dead letters that are staged."""
+    """Counts records and dead letters that are staged."""
     records, *letters = (part.tally.records for part in parts)
     return records, sum(letters)

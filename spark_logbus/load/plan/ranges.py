@@ -9,19 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_logbus.client import Admin, Bootstrap, Cluster
-from spark_logbus.clock import SystemClock
 from spark_logbus.datasource.planning import splitter
-from spark_logbus.errors import ConfigError, DataLossError
+from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.config import LoadConfig
-from spark_logbus.model import Latest, OffsetRange, TopicPartition
+from spark_logbus.load.config import LoadConfig, first_start, last_end
+from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets.data_loss import apply_policy
-from spark_logbus.offsets.position import (
-    OffsetBound,
-    Positions,
-    parse_positions,
-    parse_timestamp,
-)
 from spark_logbus.offsets.resolve import NOTHING, locate
 from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
 from spark_logbus.offsets.trigger_limits import TriggerLimits, limited_ends
@@ -30,21 +23,31 @@ from spark_logbus.topic_schemas import VALUE_ENCODING
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """The topic as it is when a load begins, and what is to be loaded of it."""
+class LoadSource:
+    """The topic as it is when a load begins, and what is to be loaded of it. Immutable."""
 
     ranges: list[OffsetRange]
     topic_id: str
     compacted: bool
     has_schema: bool
 
+    @property
+    def filled_ranges(self) -> tuple[OffsetRange, ...]:
+        """The ranges without the empty ones."""
+        return tuple(each for each in self.ranges if each.count)
 
-def look_up(config: LoadConfig, last: Commit | None) -> Source:
-    """Ask the brokers for the topic, and what is new in it since ``last``.
+    @property
+    def ends(self) -> dict[int, int]:
+        """End of the load in each partition, also of those that have nothing new."""
+        return {each.topic_partition.partition: each.end for each in self.ranges}
+
+
+def look_up(config: LoadConfig, last: Commit | None, *, now_us: int) -> LoadSource:
+    """Asks the brokers for the topic, and what is new in it since ``last``.
 
     Raises DataLossError, ConfigError, and what the client does.
     """
-    topic, now_us = config.topic, SystemClock().now_us()
+    topic = config.topic
     with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
         admin = Admin(cluster)
         snapshot = take_snapshot(admin, Topics((topic,)), missing_ok=False)
@@ -74,48 +77,15 @@ def look_up(config: LoadConfig, last: Commit | None) -> Source:
     return source_of(snapshot, topic, ranges)
 
 
-def source_of(snapshot: Snapshot, topic: str, ranges: list[OffsetRange]) -> Source:
+def source_of(snapshot: Snapshot, topic: str, ranges: list[OffsetRange]) -> LoadSource:
     """``ranges`` of a topic that is in the snapshot (pure)."""
     topic_config = snapshot.configs[topic]
-    return Source(
+    return LoadSource(
         ranges,
         snapshot.topic_ids[topic],
         "compact" in topic_config.get("cleanup.policy", ""),
         VALUE_ENCODING in topic_config,
     )
-
-
-def first_start(text: str) -> OffsetBound:
-    """What ``--from`` says. Raises InvalidOptionError and ConfigError."""
-    positions = _positions(text, option="--from")
-    if isinstance(positions, Latest):
-        # With no end that is later, no load would ever bring a record.
-        raise ConfigError(
-            "--from latest would load nothing; give a time, and the load begins with the first "
-            "record of that time."
-        )
-    return OffsetBound(positions=positions, option="--from", latest_without_match=True)
-
-
-def last_end(text: str) -> OffsetBound:
-    """What ``--until`` says. Raises InvalidOptionError and ConfigError."""
-    positions = _positions(text, option="--until")
-    return OffsetBound(
-        positions=positions, option="--until", latest_without_match=True, is_end=True
-    )
-
-
-def _positions(text: str, *, option: str) -> Positions:
-    """A moment, or a position as the source's options have it."""
-    word = text.strip().lower()
-    if word[:1] in ("{", "-") or word in ("earliest", "latest"):
-        return parse_positions(text, option=option)
-    if word == "committed":
-        raise ConfigError(
-            f"{option} cannot be committed: the warehouse itself knows where a load starts. Give a "
-            "time or offsets."
-        )
-    return parse_timestamp(text, option=option)
 
 
 def plan(

@@ -1,7 +1,11 @@
 """The window of a loaded topic that is to be read again: what of it was loaded, and whether the log
 still has all of that.
 
-``plan_window`` and ``gone_since`` are pure; only ``look_up_window`` asks the brokers.
+The log no longer knows which of its records are gone, and when they were. A target does: it has the
+columns ``partition``, ``offset`` and ``timestamp`` of all its records, dead letters too.
+
+``plan_window`` and ``gone_since`` are pure. ``look_up_window`` asks the brokers; ``check_moments``
+and ``check_all_read`` count the rows of a target.
 """
 
 from __future__ import annotations
@@ -10,20 +14,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.client import Admin, Bootstrap, Cluster
-from spark_logbus.clock import SystemClock
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.config import LoadConfig
+from spark_logbus.load.config import ReprocessConfig, first_start, last_end
 from spark_logbus.load.plan.ranges import (
-    Source,
-    first_start,
-    last_end,
+    LoadSource,
     require_same_log,
     source_of,
 )
-from spark_logbus.load.tally import Tally
+from spark_logbus.load.tally import NONE, RecordTally
 from spark_logbus.model import AtTimestamp, LastDuration, LastRecords, OffsetRange, TopicPartition
 from spark_logbus.offsets.data_loss import BelowLogStart
 from spark_logbus.offsets.position import OffsetBound
@@ -37,9 +41,31 @@ class NotInLogError(DataLossError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Where the window begins and ends, as the user said it: offsets that may be none of the log
-    any more, and moments where those were said."""
+class ExistingRows:
+    """Rows that a target holds of the window, and the files that they stand in. Immutable."""
+
+    records: int = 0
+    dead_letters: int = 0
+    tally: RecordTally = NONE  # of both
+    files: tuple[str, ...] = ()  # with records, by name from the warehouse's directory on
+    letter_files: tuple[str, ...] = ()
+    #: Records of those files that are not of the window, and stay as they are.
+    kept_records: int = 0
+    kept_letters: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.files, *self.letter_files)
+
+    @property
+    def kept(self) -> int:
+        return self.kept_records + self.kept_letters
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBounds:
+    """Begin and end of the window, as the user gave them: offsets, which the log may no longer
+    have, and moments where those were given. Immutable."""
 
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
@@ -49,11 +75,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was loaded of the window, and is still in the log."""
+    """Ranges that were loaded of the window, and are still in the log. Immutable."""
 
-    source: Source  # with those ranges alone
-    asked: Asked
-    #: Of partitions that were loaded from an offset on which is no longer in the log.
+    source: LoadSource  # with the ranges of the window alone
+    asked: WindowBounds
+    #: Starts of the log, of partitions that were loaded from an earlier offset on.
     cut_at: Mapping[TopicPartition, int]
 
     @property
@@ -65,36 +91,34 @@ class Window:
         """True where it is given by a moment, which the log may have forgotten."""
         return self.asked.since_us is not None and bool(self.cut_at)
 
-    def all_read(self, read: Tally, held: Tally) -> bool:
+    def all_read(self, read: RecordTally, held: RecordTally) -> bool:
         """True if what was ``read`` of the window, and what is ``held`` of it, say by themselves
         that all of that was read again."""
         return read == held or read.records == sum(each.count for each in self.ranges)
 
 
-def look_up_window(
-    config: LoadConfig, last: Commit, loads: Loads, *, start: str, until: str | None
-) -> Window:
-    """Ask the brokers for the topic, and where the window is in it.
+def look_up_window(config: ReprocessConfig, last: Commit, loads: Loads, *, now_us: int) -> Window:
+    """Asks the brokers for the topic, and where the window is in it.
 
     Raises NotInLogError, DataLossError, ConfigError, and what the client does.
     """
-    topic, now_us = config.topic, SystemClock().now_us()
+    topic = config.topic
     with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
         admin = Admin(cluster)
         snapshot = take_snapshot(admin, Topics((topic,)), missing_ok=False)
         require_same_log(snapshot, topic, last, another_target=config.another_target)
-        begin = first_start(start)
+        begin = first_start(config.start)
         starts = _offsets(begin, snapshot, admin, now_us=now_us)
         ends: Mapping[TopicPartition, int] = snapshot.ends()
         until_us = None
-        if until is not None:
-            end = last_end(until)
+        if config.until is not None:
+            end = last_end(config.until)
             ends = _offsets(end, snapshot, admin, now_us=now_us)
             until_us = _moment(end, now_us=now_us)
     since_us = _moment(begin, now_us=now_us)
     if since_us is not None:
         starts = _with_given_up(starts, snapshot, loads)
-    asked = Asked(starts, ends, since_us, until_us)
+    asked = WindowBounds(starts, ends, since_us, until_us)
     return Window(
         source_of(snapshot, topic, plan_window(snapshot, topic, loads, asked)),
         asked,
@@ -109,7 +133,7 @@ def look_up_window(
 def _offsets(
     bound: OffsetBound, snapshot: Snapshot, admin: Admin, *, now_us: int
 ) -> Mapping[TopicPartition, int]:
-    """What ``bound`` means, also where it is below what the log still has."""
+    """Resolves ``bound``, also where it is below what the log still has."""
     located = locate(bound, snapshot, admin, now_us=now_us)
     if isinstance(bound.positions, LastRecords):
         count = bound.positions.count
@@ -143,7 +167,9 @@ def _moment(bound: OffsetBound, *, now_us: int) -> int | None:
     return None
 
 
-def plan_window(snapshot: Snapshot, topic: str, loads: Loads, asked: Asked) -> list[OffsetRange]:
+def plan_window(
+    snapshot: Snapshot, topic: str, loads: Loads, asked: WindowBounds
+) -> list[OffsetRange]:
     """Returns the ranges of the window that were loaded: one for each partition that has some, or
     more where the log has given up records between (pure).
 
@@ -202,7 +228,7 @@ def gone_since(
 def not_in_log(
     gone: list[OffsetRange],
     possible: Mapping[TopicPartition, int],
-    asked: Asked,
+    asked: WindowBounds,
     topic: str,
 ) -> NotInLogError:
     """The error for ranges that are gone, with the offsets from which on nothing is missing."""
@@ -220,3 +246,53 @@ def not_in_log(
         f"{listed}. Nothing was changed: what was made of them stays as it is. For all others, "
         f"give --from '{json.dumps({topic: starts})}'."
     )
+
+
+def inside(ranges: tuple[OffsetRange, ...]) -> Column:
+    """The condition that a record is one of ``ranges``."""
+    partition, offset = F.col("partition"), F.col("offset")
+    condition = F.lit(False)
+    for each in ranges:
+        own = partition == each.topic_partition.partition
+        condition |= own & (offset >= each.start) & (offset < each.end)
+    return condition
+
+
+def check_moments(topic: str, rows: DataFrame, window: Window) -> None:
+    """NotInLogError where records of the moments of the window are gone from the log: it looks
+    moments up in what it still has. ``rows``, of all records, know when they were."""
+    since_us, until_us = window.asked.since_us, window.asked.until_us
+    at, offset = F.unix_micros("timestamp"), F.col("offset")
+    gone = inside(tuple(OffsetRange(each, 0, cut) for each, cut in window.cut_at.items()))
+    found = (
+        rows.where(gone & (at >= F.lit(since_us)))
+        .groupBy("partition")
+        .agg(
+            F.min(offset).alias("first"),
+            F.min(F.when(at >= F.lit(until_us), offset)).alias("after"),
+        )
+        .collect()
+    )
+    firsts = {
+        TopicPartition(topic, row["partition"]): (row["first"], row["after"]) for row in found
+    }
+    gone_since(topic, window, firsts)
+
+
+def check_all_read(topic: str, held: DataFrame, read: DataFrame, window: Window) -> None:
+    """NotInLogError if rows of the window that are ``held``, of all, were not ``read`` again."""
+    rows = (
+        held.where(inside(window.ranges))
+        .join(read, ["partition", "offset"], "anti")
+        .groupBy("partition")
+        .agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
+        .orderBy("partition")
+        .collect()
+    )
+    gone = [
+        OffsetRange(TopicPartition(topic, row["partition"]), row["first"], row["last"] + 1)
+        for row in rows
+    ]
+    if gone:
+        possible = {each.topic_partition: each.end for each in gone}
+        raise not_in_log(gone, possible, window.asked, topic)

@@ -1,19 +1,19 @@
-"""What comes in with a load, whatever its target: the records of its ranges as columns, what does
-not decode apart from them, and the proof that all of it has arrived."""
+"""Input of a load, whatever its target: the records of its ranges as columns, those that do not
+decode apart from them, and the proof that all of them have arrived."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_logbus.errors import DataLossError
-from spark_logbus.load.config import LoadConfig
-from spark_logbus.load.plan.ranges import Source
+from spark_logbus.load.config import TargetConfig
+from spark_logbus.load.plan.ranges import LoadSource
 from spark_logbus.load.read.reading import Decoding, PlannedRead, decoded, read
 from spark_logbus.load.read.values import UNDECODABLE
-from spark_logbus.load.tally import NONE, ConditionCount, ObservedTally, Tally
+from spark_logbus.load.tally import NONE, ConditionCount, ObservedTally, RecordTally
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,10 @@ class LoadInput:
     """The records of one load, of which ``read`` counts what passes through."""
 
     spark: SparkSession
-    config: LoadConfig
+    config: TargetConfig
     decoding: Decoding
-    source: Source
+    source: LoadSource
+    allow_gaps: bool = False
 
     def read(self) -> DecodedRead:
         """Plans the read; nothing is read before an action on its ``frame``."""
@@ -33,41 +34,33 @@ class LoadInput:
         return DecodedRead(self, planned)
 
 
-@dataclass(slots=True)
 class DecodedRead:
-    """Records on their way into a target."""
+    """Records on their way into a target. Not thread-safe."""
 
-    incoming: LoadInput
-    planned: PlannedRead
-    records: DataFrame = field(init=False)  # before they are decoded
-    frame: DataFrame = field(init=False)
-    """Those that decode, or all of them where none are kept apart. To be written once."""
-    _observed: ObservedTally = field(init=False)
-    _dead: ConditionCount = field(init=False)
-
-    def __post_init__(self) -> None:
-        decoding = self.incoming.decoding
-        self.records = self.planned.frame
-        self._observed = ObservedTally(self.records)
-        every = decoded(self._observed.frame, decoding)
-        apart = decoding.dead_letters
+    def __init__(self, load_input: LoadInput, planned: PlannedRead) -> None:
+        self._input = load_input
+        self._planned = planned
+        self._observed = ObservedTally(planned.frame)
+        every = decoded(self._observed.frame, load_input.decoding)
+        apart = load_input.decoding.dead_letters
         self._dead = ConditionCount(every, f"{UNDECODABLE} is not null" if apart else None)
+        #: Records that decode, or all of them where none are kept apart. To be written once.
         self.frame = _without_dead(self._dead.frame) if apart else self._dead.frame
 
     @property
     def tasks(self) -> int:
         """The number of tasks that read."""
-        return len(self.planned.partitions)
+        return len(self._planned.partitions)
 
     @property
     def size_bytes(self) -> int:
-        """Of all records in the log, about."""
-        return sum(each.size_bytes for each in self.planned.partitions)
+        """Approximate size of the records in the log, in bytes."""
+        return sum(each.size_bytes for each in self._planned.partitions)
 
     def sample(self) -> DataFrame:
-        """Some of what ``frame`` holds, from places that are spread over all of it."""
-        decoding = self.incoming.decoding
-        some = decoded(self.planned.sample(), decoding)
+        """Reads some of what ``frame`` holds, from places that are spread over all of it."""
+        decoding = self._input.decoding
+        some = decoded(self._planned.sample(), decoding)
         return _without_dead(some) if decoding.dead_letters else some
 
     def dead(self) -> int:
@@ -79,10 +72,10 @@ class DecodedRead:
         none of them, and they have columns of their own."""
         undecodable = F.col(UNDECODABLE)
         return (
-            decoded(self.records, self.incoming.decoding)
+            decoded(self._planned.frame, self._input.decoding)
             .where(undecodable.isNotNull())
             .select(
-                F.lit(self.incoming.config.topic).alias("topic"),
+                F.lit(self._input.config.topic).alias("topic"),
                 "partition",
                 "offset",
                 "key",
@@ -93,30 +86,31 @@ class DecodedRead:
             )
         )
 
-    def tally(self) -> Tally:
-        """Of all records that were read, once ``frame`` is written."""
+    def tally(self) -> RecordTally:
+        """Tally of all records that were read, once ``frame`` is written."""
         return self._observed.tally()
 
-    def check(self, staged: Tally) -> None:
-        """DataLossError unless exactly what was read is staged, and all that had to be was read."""
-        source, config = self.incoming.source, self.incoming.config
+    def check(self, staged: RecordTally) -> None:
+        """Raises DataLossError unless exactly what was read is staged, and all that had to be read
+        was."""
+        source, topic = self._input.source, self._input.config.topic
         self.check_staged(staged)
         offsets = sum(r.count for r in source.ranges)
-        with_gaps = source.compacted or config.allow_gaps
+        with_gaps = source.compacted or self._input.allow_gaps
         if staged.records > offsets or (staged.records < offsets and not with_gaps):
             where = ", ".join(map(str, source.ranges))
             raise DataLossError(
                 f"Expected {offsets:,} records in {where}, found {staged.records:,}; nothing was "
-                f"committed. Topic {config.topic} is not compacted, so that each offset has "
+                f"committed. Topic {topic} is not compacted, so that each offset has "
                 "its record. If it was compacted at one time, use --allow-gaps; if not, check it "
                 "with `logbus verify`."
             )
 
-    def check_staged(self, staged: Tally, *, kept: Tally = NONE) -> None:
-        """DataLossError unless exactly what was read is staged, beside what was ``kept``."""
+    def check_staged(self, staged: RecordTally, *, kept: RecordTally = NONE) -> None:
+        """Raises DataLossError unless exactly what was read is staged, beside what was ``kept``."""
         handed_over = self.tally().with_others(kept)
         if staged != handed_over:
-            where = ", ".join(map(str, self.incoming.source.ranges))
+            where = ", ".join(map(str, self._input.source.ranges))
             raise DataLossError(
                 f"Expected {handed_over.records:,} records, which were read of {where}, staged "
                 f"{staged.records:,}{'' if staged.records != handed_over.records else ' others'}; "

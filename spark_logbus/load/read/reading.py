@@ -17,6 +17,7 @@ from spark_logbus.datasource.batch_reader import LogbusBatchReader
 from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.source import reader_of_batch, source_schema
 from spark_logbus.errors import ConfigError
+from spark_logbus.load.config import TargetConfig
 from spark_logbus.load.errors import reason
 from spark_logbus.load.layout import EVENT_TIME, Layout
 from spark_logbus.load.read.shuffle import sampled
@@ -26,6 +27,7 @@ from spark_logbus.load.read.values import (
     VALUE,
     AvroFields,
     fields_of_schema,
+    json_fields,
     parse_json,
 )
 from spark_logbus.model import OffsetRange
@@ -34,7 +36,7 @@ from spark_logbus.spark.hang_ups import end_quietly_when_dropped
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How values become columns; none of the three: they stay bytes."""
+    """The way in which values become columns; without any of the first three they stay bytes."""
 
     has_schema: bool = False
     json: StructType | None = None
@@ -42,11 +44,47 @@ class Decoding:
     drop_value: bool = False
     dead_letters: bool = False
 
+    @staticmethod
+    def of(config: TargetConfig) -> Decoding:
+        """Parses the fields that values are to have. Raises ConfigError; needs a Spark session."""
+        drop_value, dead_letters = config.drop_value, config.dead_letters
+        json = avro = None
+        if config.json_schema is not None:
+            json = json_fields(config.json_schema, drop_value=drop_value)
+        if config.avro_schema is not None:
+            avro = AvroFields(config.avro_schema, dead_letters=dead_letters, drop_value=drop_value)
+        return Decoding(False, json, avro, drop_value, dead_letters)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the fields that were given with the options."""
+        fields = self.json if self.avro is None else self.avro.fields
+        return [] if fields is None else fields.names
+
+    def for_topic(self, topic: str, *, has_schema: bool) -> Decoding:
+        """Returns the decoding of a topic's values.
+
+        Raises ConfigError where the options are not for those of the topic.
+        """
+        json, avro = self.json is not None, self.avro is not None
+        given = "--json-schema" if json else "--avro-schema" if avro else None
+        if has_schema and given is not None:
+            raise ConfigError(
+                f"{given} is for values of topics without a schema, and those of {topic} have "
+                "one, whose fields are loaded as columns; leave it out."
+            )
+        if self.dead_letters and not has_schema and given is None:
+            raise ConfigError(
+                f"--dead-letters is for values that are decoded, and those of {topic} are "
+                "loaded as they are; give --json-schema or --avro-schema, or leave it out."
+            )
+        return replace(self, has_schema=has_schema)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """What ``spark.read.format("logbus")`` reads, planned in this process, with the fields of Avro
-    values decoded where they are read. Nothing is read before an action on a frame.
+    """Plan of what ``spark.read.format("logbus")`` reads, made in this process, with the fields of
+    Avro values decoded where they are read. Nothing is read before an action on a frame.
 
     Spark asks a Python source for its columns and for its input partitions in a process of its own
     each, which takes longer to start than a small load does to read. This one has all that they
@@ -65,7 +103,7 @@ class PlannedRead:
         return self._of(self.partitions)
 
     def sample(self) -> DataFrame:
-        """Some records, from places that are spread over all of them."""
+        """Reads some records, from places that are spread over all of them."""
         if not self.partitions:
             return self.frame
         ranges = [each for partition in self.partitions for each in partition.ranges]

@@ -47,7 +47,7 @@ from spark_logbus.spark.field_names import alike, clash, column_of
 RECORD: Final = ("key", "partition", "offset", "timestamp", "headers")
 VALUE: Final = "value"
 MALFORMED: Final = "malformed_value"
-#: The name that the source gives it.
+#: Name of the column that the source gives to values that do not decode.
 UNDECODABLE: Final = "undecodable"
 #: Names, in lower case, of columns that stand beside those of the fields, or did while a load runs.
 _BESIDE_FIELDS: Final = frozenset({*RECORD, MALFORMED, UNDECODABLE, EVENT_TIME})
@@ -152,7 +152,7 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
 
 
 def _json_reason(text: Column, fields: StructType) -> Column:
-    """Why a value does not parse: Spark does not say it."""
+    """Tells why a value does not parse, which Spark does not."""
     as_texts = F.from_json(text, _as_texts(fields))
     misfits = [
         F.when(

@@ -122,7 +122,7 @@ class Job:
         assert driver.process.returncode == -signal.SIGKILL, driver.said()
 
     def run(self) -> str:
-        """What a run prints that goes to its end."""
+        """Runs the job to its end; returns what it prints."""
         for _ in range(ATTEMPTS):
             code, said = self._run_once()
             if TOO_SLOW not in said:
@@ -230,7 +230,7 @@ def test_without_once_it_goes_on_until_it_is_told_to_end(site: Site, tmp_path: P
 
 
 def read_parquet(directory: Path) -> list[dict[str, Any]]:
-    """What Spark's readers see: the files that its log of the directory names."""
+    """Reads the files that Spark's log of the directory names, as its readers do."""
     listed: set[Path] = set()
     for entry in (directory / "_spark_metadata").iterdir():
         if not entry.name.startswith("."):

@@ -32,7 +32,7 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
 
 
 def text_of(cell: dict[str, Any]) -> list[str]:
-    """What a cell shows, but for its images."""
+    """Texts that a cell shows, without its images."""
     return [
         "".join(output["text"] if "text" in output else output["data"].get("text/plain", ""))
         for output in cell["outputs"]
@@ -49,7 +49,7 @@ def test_a_kept_notebook_is_a_valid_one(path: Path) -> None:
 
 
 def test_what_is_kept_of_outputs_is_valid() -> None:
-    """Of each kind that a kernel sends."""
+    """Covers each kind of output that a kernel sends."""
     sent = [
         v4.new_output("stream", name="stdout", text="a\n"),
         v4.new_output("stream", name="stderr", text="WARNING: Using incubator modules: a\n"),

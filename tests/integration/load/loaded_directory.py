@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.load.read import input as incoming
+from spark_logbus.load.read import input as load_input
 from spark_logbus.load.read.reading import PlannedRead, read
 
 
@@ -18,7 +18,7 @@ class LoadedDirectory:
 
     @property
     def files(self) -> list[str]:
-        """Of each file that readers see, the directory."""
+        """Directory of each file that readers see."""
         return sorted(
             str(path.parent.relative_to(self.directory))
             for path in self.directory.rglob("part-*")
@@ -58,4 +58,4 @@ def read_only(patch: pytest.MonkeyPatch, condition: str) -> None:
         planned = read(*given, **more)
         return Partly(*(getattr(planned, name) for name in PlannedRead.__slots__))
 
-    patch.setattr(incoming, "read", partly)
+    patch.setattr(load_input, "read", partly)

@@ -78,7 +78,7 @@ class LoadedTable:
         )
 
     def drop_staging(self) -> None:
-        """What killed loads have left."""
+        """Drops the staging tables that killed loads have left."""
         self.query(
             "DO $$ DECLARE t text; BEGIN FOR t IN SELECT tablename FROM pg_tables WHERE "
             "starts_with(tablename, 'logbus_staging_') LOOP EXECUTE 'DROP TABLE ' || t; END LOOP; "

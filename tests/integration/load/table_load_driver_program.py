@@ -12,7 +12,7 @@ from typing import Any
 from spark_logbus.load import JdbcTable, LoadConfig, ReprocessConfig, run_load, run_reprocess
 from spark_logbus.load.config import properties_of
 from spark_logbus.load.jdbc.ledger import Ledger
-from spark_logbus.load.jdbc.moves import Moves
+from spark_logbus.load.jdbc.staging import StagingTables
 from spark_logbus.load.jdbc.target import TableTarget
 from tests.servers.driver_session import driver_builder
 from tests.servers.postgresql import add_driver
@@ -40,7 +40,7 @@ def _arm(step: str) -> None:
     # Any, because types rightly have no word for what is done to them here.
     target: Any = TableTarget
     ledger: Any = Ledger
-    moves: Any = Moves
+    tables: Any = StagingTables
 
     def die(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -60,9 +60,9 @@ def _arm(step: str) -> None:
         case "locked":
             dying_after(ledger, "enter")
         case "cleared":
-            dying_after(moves, "clear")
+            dying_after(tables, "clear")
         case "moved":
-            dying_after(moves, "move")
+            dying_after(tables, "move")
         case "committed":
             target.publish = die
         case _:

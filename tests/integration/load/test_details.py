@@ -111,7 +111,7 @@ NOT_NAMED = ['{"n": 1, "more": 2}', '{"N": 1}', '{"n": 1} and so on', '{"n": 1, 
 
 
 def test_of_json_nothing_is_dropped_unless_told(topic: Topic) -> None:
-    """What no field names, keys in another case, text behind the object: all stay in the value."""
+    """Keys without a field or of another case, and text behind the object, stay in the value."""
     topic.produce(*NOT_NAMED, None)
     topic.load(json_schema="n int")
     rows = topic.rows("value")
@@ -140,7 +140,7 @@ def test_a_field_may_take_the_place_of_the_value(topic: Topic) -> None:
 
 @pytest.mark.long
 def test_columns_may_be_added_and_left_out(topic: Topic) -> None:
-    """After each load the whole can be read, with one schema for all and with each file's own."""
+    """Reads the whole after each load, with one schema for all and with each file's own."""
     schemas = [None, "a int", "b string, s struct<x: int>", "a int, s struct<y: string, x: int>"]
     for day, schema in enumerate(schemas):
         topic.produce('{"a": 1, "b": "b", "s": {"x": 2, "y": "z"}}', at_us=day * DAY_US)
@@ -191,7 +191,7 @@ def test_a_column_that_one_load_left_out_keeps_its_type(topic: Topic) -> None:
 
 
 def forget_schema(commit: Path) -> None:
-    """As earlier releases committed."""
+    """Takes the schema out of a commit, as earlier releases wrote it."""
     data = json.loads(commit.read_text())
     assert data.pop("schema") is not None
     commit.write_text(json.dumps(data))
@@ -284,8 +284,8 @@ class NoLock:
 def test_a_load_that_stands_still_while_others_run(
     topic: Topic, step: str, outcome: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From its lock check on, wherever it stands, each record is there once when all have ended;
-    what it has committed counts, and what it has not does not."""
+    """Stands still at any place after its lock check: each record is there once when all have
+    ended; what it has committed counts, and what it has not does not."""
     from spark_logbus.load import run as module
 
     kind: Any = Warehouse if step == "publish" else HadoopDirectory
@@ -330,7 +330,7 @@ def test_a_load_that_was_fenced_cannot_stage_anew(topic: Topic) -> None:
 def test_killed_within_the_commit(
     topic: Topic, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its one rename nothing has happened; after it, everything."""
+    """Shows that nothing has happened before its one rename, and everything after it."""
     topic.produce("a")
     original = getattr(HadoopDirectory, method)
 
@@ -371,7 +371,7 @@ def test_only_records_that_were_read_are_committed(
 ) -> None:
     topic.produce("a", "b")
     from spark_logbus.load.files import staging as module
-    from spark_logbus.load.files.staged_files import write
+    from spark_logbus.load.files.staging import write
 
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -386,7 +386,7 @@ def test_only_records_that_were_read_are_committed(
 def test_a_topic_without_compaction_has_a_record_at_each_offset(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a reader passes over some without a word."""
+    """Covers a reader that passes over some without a word."""
     topic.produce("a", "b")
     with monkeypatch.context() as patch:
         read_only(patch, "offset > 0")
@@ -402,7 +402,7 @@ def test_a_topic_without_compaction_has_a_record_at_each_offset(
 def test_offsets_without_records_are_passed_over(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where all that is new were deletions, and their time is over."""
+    """Stands for new records that were all deletions whose time is over."""
     topic.produce("a", "b")
     with monkeypatch.context() as patch:
         read_only(patch, "offset > 1")
@@ -417,7 +417,7 @@ def test_offsets_without_records_are_passed_over(
 def test_a_published_file_that_is_gone_is_reported(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only as long as the load is not finished: afterwards the files are the user's."""
+    """Reports it as long as the load is not finished: afterwards the files are the user's."""
     topic.produce("a")
     with monkeypatch.context() as patch:
         patch.setattr(HadoopDirectory, "delete", _raise_killed)

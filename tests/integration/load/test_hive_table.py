@@ -205,7 +205,7 @@ def test_sql_sees_at_once_what_was_reprocessed(hive: Hive, events: Events) -> No
 def test_a_table_has_the_layout_of_its_warehouse(
     hive: Hive, events: Events, layout: dict[str, Any], partitions: list[str] | None
 ) -> None:
-    """In a directory whose name has to be quoted too."""
+    """Uses a directory whose name has to be quoted too."""
     kind = "O'Hara/%\\ ${user.dir} ü"
     fields = events.fields(warehouse=f"{events.root}/it's a directory", layout=layout)
     for _ in range(2):
@@ -226,7 +226,7 @@ def test_a_table_has_the_layout_of_its_warehouse(
 
 @pytest.mark.long
 def test_a_table_that_is_not_ours_is_refused(hive: Hive, events: Events) -> None:
-    """Before anything is written, whatever it is that does not fit, and used when it does."""
+    """Refuses it before anything is written, whatever does not fit, and uses it when it fits."""
     events.produce("2013-01-01T05:00:00Z")
     at = f"USING parquet PARTITIONED BY (date) LOCATION '{events.directory}'"
     columns = "key binary, date date"

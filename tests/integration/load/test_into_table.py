@@ -24,9 +24,9 @@ from spark_logbus.load.jdbc.connection import (
     DatabaseError,
     DatabaseUnavailableError,
     DriverMissingError,
-    Transaction,
+    JdbcTransaction,
 )
-from spark_logbus.load.jdbc.moves import Moves
+from spark_logbus.load.jdbc.staging import StagingTables
 from spark_logbus.load.jdbc.target import TableTarget
 from spark_logbus.zookeeper import Session
 from tests.builders.typed import flights
@@ -74,7 +74,7 @@ def test_each_load_brings_what_is_new_with_its_offsets(job: LoadedTable) -> None
 
 @pytest.mark.long
 def test_fields_keep_every_value_in_its_type(job: LoadedTable) -> None:
-    """In a session and a database whose time zones are others than UTC."""
+    """Runs in a session and a database whose time zones are others than UTC."""
     job.produce(
         '{"text": "O\'Neil \\"x\\" \\\\ é", "n": -1, "big": 9007199254740993, "x": 0.1, "ok": true,'
         ' "money": 12.34, "day": "2013-03-10", "at": "2013-11-03T01:30:00.123456-04:00",'
@@ -278,17 +278,17 @@ def test_a_load_waits_for_a_transaction_and_then_names_it(
     job.produce("a")
     monkeypatch.setattr("spark_logbus.load.run.Lock", NoLock)
     monkeypatch.setattr("spark_logbus.load.jdbc.connection.LOCK_S", 1)
-    move = Moves.move
+    move = StagingTables.move
 
-    def while_open(self: Moves, *given: Any) -> None:
+    def while_open(self: StagingTables, *given: Any) -> None:
         move(self, *given)
         with monkeypatch.context() as inner:
-            inner.setattr(Moves, "move", move)
+            inner.setattr(StagingTables, "move", move)
             with pytest.raises(LockHeldError, match=r"locked by logbus: a load of .*server proc"):
                 job.load()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Moves, "move", while_open)
+        patch.setattr(StagingTables, "move", while_open)
         job.load()
     assert job.values() == ["a"]
 
@@ -300,22 +300,22 @@ def test_a_load_waits_for_a_transaction_and_then_names_it(
 def test_killed_at_each_statement_every_record_is_there_once(
     job: LoadedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first statement, before the second and so on, before the commit, until a load
-    comes through."""
+    """Kills it before the first statement, before the second and so on, before the commit, until a
+    load comes through."""
     job.produce("a", '{"n": 1}')
     job.load(json_schema="n int")
     job.query("ALTER TABLE {} DROP COLUMN malformed_value")
-    run, commit = Transaction.run, Transaction.commit
+    run, commit = JdbcTransaction.run, JdbcTransaction.commit
     left, ran = 0, ""
 
-    def counted(self: Transaction, sql: str, *parameters: object) -> int:
+    def counted(self: JdbcTransaction, sql: str, *parameters: object) -> int:
         nonlocal ran
         ran = sql
         if not sql.startswith("SET LOCAL"):
             step()
         return run(self, sql, *parameters)
 
-    def committed(self: Transaction) -> None:
+    def committed(self: JdbcTransaction) -> None:
         if ran.startswith("DROP TABLE"):  # else nothing of the load hangs on it
             step()
         commit(self)
@@ -326,8 +326,8 @@ def test_killed_at_each_statement_every_record_is_there_once(
         if left < 0:
             raise KilledError
 
-    monkeypatch.setattr(Transaction, "run", counted)
-    monkeypatch.setattr(Transaction, "commit", committed)
+    monkeypatch.setattr(JdbcTransaction, "run", counted)
+    monkeypatch.setattr(JdbcTransaction, "commit", committed)
     kills = 0
     job.produce("b", '{"n": 2}', partition=1)
     while True:
@@ -373,7 +373,7 @@ def test_a_driver_killed_at_a_step_leaves_every_record_once(job: LoadedTable, st
 
 @pytest.mark.slow
 def test_the_job_loads_into_a_table_by_itself(job: LoadedTable, tmp_path: Path) -> None:
-    """As spark-submit runs it: the driver comes with --jars, the password with a file."""
+    """Runs it as spark-submit does: the driver comes with --jars, the password with a file."""
     job.produce("a", "b")
     properties = tmp_path / "jdbc.properties"
     properties.write_text(f"user={USER}\npassword={PASSWORD}\n")
@@ -407,21 +407,21 @@ def test_a_connection_that_is_lost_in_the_commit_is_asked_about(
     job.produce("a")
     job.load()
     job.produce("b")
-    commit = Transaction.commit
+    commit = JdbcTransaction.commit
 
-    def cut(self: Transaction) -> None:
+    def cut(self: JdbcTransaction) -> None:
         ((is_commit,),) = self.rows(
             "SELECT count(*) FROM logbus_loads WHERE target = ? AND load = 2", job.name
         )
         if is_commit and committed:
             commit(self)
         if is_commit:
-            monkeypatch.setattr(Transaction, "commit", commit)
+            monkeypatch.setattr(JdbcTransaction, "commit", commit)
             with pytest.raises(DatabaseUnavailableError):
                 self.rows("SELECT pg_terminate_backend(pg_backend_pid())")
         commit(self)
 
-    monkeypatch.setattr(Transaction, "commit", cut)
+    monkeypatch.setattr(JdbcTransaction, "commit", cut)
     if committed:
         assert job.load().to_json()["load"] == 2
     else:

@@ -114,7 +114,7 @@ def test_a_load_that_was_stopped_in_its_commit_is_overtaken(
     step: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It goes on in the middle of the load that has taken its lock, and harms neither that one
+    """Lets it go on in the middle of the load that has taken its lock: it harms neither that one
     nor the next."""
     topic = logbus.topic()
     logbus.produce(topic, ["a", "b"])
@@ -233,7 +233,7 @@ def test_a_load_killed_at_random_times_loads_each_record_once(
 
 
 def _unless_locked(spark: SparkSession, config: LoadConfig) -> Loaded | None:
-    """None while the session of the killed load still holds its lock."""
+    """Loads; returns None while the session of the killed load still holds its lock."""
     try:
         return run_load(spark, config)
     except LockHeldError:

@@ -86,13 +86,13 @@ class Job(LoadedDirectory):
         return [tuple(row) for row in table.selectExpr(*columns).collect()]
 
     def check_complete(self) -> None:
-        """As the audit sees it: each offset that was loaded is there once."""
+        """Checks with the audit that each offset that was loaded is there once."""
         place = local_warehouse(self._logbus.cluster, self.topic, self._root)
         assert place(3_600_000_000, 0).notes == ()
 
     @property
     def names(self) -> set[str]:
-        """Of all files with records, dead letters too."""
+        """Names of all files with records, dead letters too."""
         return {str(path.relative_to(self.directory)) for path in self.directory.rglob("part-*")}
 
 
@@ -163,7 +163,7 @@ def test_a_window_is_decoded_anew_and_all_others_stay(job: Job) -> None:
 def test_a_wrong_type_is_mended_where_all_is_read_again(
     spark: SparkSession, logbus: Logbus, tmp_path: Path
 ) -> None:
-    """And records move to the directory of the event time that they have now."""
+    """Records move to the directory of the event time that they have now."""
     layout = LayoutChoice(event_time="timestamp_millis(cast(ms as bigint))")
     job = Job(spark, logbus, tmp_path, layout, logbus.topic(partitions=2))
     job.produce(*({"ms": f"{1_709_442_000_000 + n * 86_400_000}", "n": n} for n in range(2)))
@@ -184,7 +184,7 @@ def test_a_wrong_type_is_mended_where_all_is_read_again(
 
 
 def test_what_was_not_loaded_is_never_part_of_a_window(job: Job) -> None:
-    """Neither what came later, nor what a first load began after."""
+    """Covers what came later, and what a first load began after."""
     with pytest.raises(WarehouseError, match="is no warehouse of"):
         job.reprocess("earliest")
     for n in range(6):
@@ -300,7 +300,7 @@ def test_reprocessing_killed_at_a_step_is_made_good(
 def test_records_that_the_log_no_longer_has_are_refused(
     spark: SparkSession, logbus: Logbus, tmp_path: Path
 ) -> None:
-    """By offset, by number, and by their moments, which the log does not know any more."""
+    """Asks by offset, by number, and by their moments, which the log does not know any more."""
     topic = logbus.topic(segment_bytes="2048")
     topic_partition = TopicPartition(topic, 0)
     job = Job(spark, logbus, tmp_path, BY_DAY, topic)

@@ -19,8 +19,8 @@ from spark_logbus.load import (
     UnknownRowsError,
     WarehouseError,
 )
-from spark_logbus.load.jdbc.connection import Transaction
-from spark_logbus.load.jdbc.moves import Moves
+from spark_logbus.load.jdbc.connection import JdbcTransaction
+from spark_logbus.load.jdbc.staging import StagingTables
 from spark_logbus.load.jdbc.target import TableTarget
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
@@ -136,14 +136,14 @@ def test_rows_that_are_not_known_or_were_changed_are_refused(
     load_notes(job)
     with pytest.raises(IncompatibleColumnsError, match=r"has no column more.*ADD COLUMN"):
         job.reprocess("earliest", json_schema="more string")
-    clear = Moves.clear
+    clear = StagingTables.clear
 
-    def changed(self: Moves, *given: Any) -> None:
+    def changed(self: StagingTables, *given: Any) -> None:
         job.query('DELETE FROM {} WHERE "offset" = 1')
         clear(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Moves, "clear", changed)
+        patch.setattr(StagingTables, "clear", changed)
         with pytest.raises(DataLossError, match=r"Expected to replace 1 rows .* 0 could be del"):
             job.reprocess(**window(job))
     assert len(job.loads()) == 2
@@ -159,7 +159,7 @@ def test_rows_that_are_not_known_or_were_changed_are_refused(
 
 @LONG
 def test_rows_in_a_table_with_wider_numbers_are_known(job: LoadedTable) -> None:
-    """And those that are there twice, because the table has no key, are there once then."""
+    """Rows that are there twice, because the table has no key, are there once then."""
     job.query(
         'CREATE TABLE {} (key bytea, value bytea, partition numeric, "offset" numeric, '
         "timestamp timestamptz, headers json, note text)"
@@ -178,7 +178,7 @@ def test_rows_in_a_table_with_wider_numbers_are_known(job: LoadedTable) -> None:
 def test_rows_that_the_log_no_longer_has_are_not_given_up(
     job: LoadedTable, logbus: Logbus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By offset, by moments that the log does not know any more, and after a compaction."""
+    """Asks by offset, by moments that the log does not know any more, and after a compaction."""
     job.topic = logbus.topic(segment_bytes="2048")
     topic_partition = TopicPartition(job.topic, 0)
     for first in range(0, 100, 10):
@@ -208,13 +208,13 @@ def test_rows_that_the_log_no_longer_has_are_not_given_up(
 def test_killed_at_each_statement_a_window_is_old_or_new(
     job: LoadedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first statement, before the second and so on, before the commit, until it comes
-    through."""
+    """Kills it before the first statement, before the second and so on, before the commit, until it
+    comes through."""
     load_notes(job)
-    run, commit = Transaction.run, Transaction.commit
+    run, commit = JdbcTransaction.run, JdbcTransaction.commit
     left, ran = 0, ""
 
-    def counted(self: Transaction, sql: str, *parameters: object) -> int:
+    def counted(self: JdbcTransaction, sql: str, *parameters: object) -> int:
         nonlocal ran
         ran = sql
         # Up to the transaction with the deletes, kills are as those of any load.
@@ -222,7 +222,7 @@ def test_killed_at_each_statement_a_window_is_old_or_new(
             step()
         return run(self, sql, *parameters)
 
-    def committed(self: Transaction) -> None:
+    def committed(self: JdbcTransaction) -> None:
         if ran.startswith('DROP TABLE "public"'):
             step()
         commit(self)
@@ -233,8 +233,8 @@ def test_killed_at_each_statement_a_window_is_old_or_new(
         if left < 0:
             raise KilledError
 
-    monkeypatch.setattr(Transaction, "run", counted)
-    monkeypatch.setattr(Transaction, "commit", committed)
+    monkeypatch.setattr(JdbcTransaction, "run", counted)
+    monkeypatch.setattr(JdbcTransaction, "commit", committed)
     kills = 0
     while True:
         left = kills
@@ -290,7 +290,7 @@ def test_a_driver_killed_at_a_step_leaves_a_window_old_or_new(job: LoadedTable, 
 
 @SLOW
 def test_the_job_reprocesses_a_table_by_itself(job: LoadedTable, tmp_path: Path) -> None:
-    """As spark-submit runs it, with the table in its file of configuration."""
+    """Runs it as spark-submit does, with the table in its file of configuration."""
     load_notes(job)
     (tmp_path / "jdbc.properties").write_text(f"user={USER}\npassword={PASSWORD}\n")
     (tmp_path / "job.toml").write_text(

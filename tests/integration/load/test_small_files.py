@@ -74,7 +74,7 @@ def job(spark: SparkSession, logbus: Logbus, tmp_path: Path, request: pytest.Fix
     indirect=True,
 )
 def test_small_files_become_one(job: Job) -> None:
-    """And stay in their directory, whose name could be read as a number."""
+    """Records stay in their directory, whose name could be read as a number."""
     for number in range(2):
         job.load(number)
     loaded = job.load(2, compact=4)
@@ -98,7 +98,7 @@ DIRECTORIES = {
 
 
 def kind(job: Job) -> str:
-    """By what the directories are named."""
+    """Kind of layout that the names of the directories show."""
     names = {path.name.partition("=")[0] for path in job.directory.iterdir() if path.is_dir()}
     return next((each for each in DIRECTORIES if each in names), "none")
 

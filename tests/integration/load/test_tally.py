@@ -11,21 +11,21 @@ from pyspark.sql import functions as F
 
 from spark_logbus.load import FileFormat
 from spark_logbus.load.files.local_tally import tally_of_files
-from spark_logbus.load.tally import Tally, tally_of
+from spark_logbus.load.tally import RecordTally, tally_of
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("form", FileFormat)
 def test_both_tallies_are_the_same(spark: SparkSession, tmp_path: Path, form: FileFormat) -> None:
-    """Of any partitions and offsets, in several files; and another where one record is another."""
+    """Covers any partitions and offsets, in several files; tallies differ where one record does."""
     draw = np.random.default_rng(7)
     offsets = [0, 1, (1 << 63) - 1, -1, *map(int, draw.integers(0, 1 << 62, 500))]
     partitions = [0, (1 << 31) - 1, -1, 1, *map(int, draw.integers(0, 1 << 31, 500))]
     rows = list(zip(partitions, offsets, strict=True))
     frame = spark.createDataFrame(rows, "partition int, offset bigint").withColumn("x", F.lit("x"))
 
-    def both(name: str, changed: int) -> tuple[Tally, Tally]:
+    def both(name: str, changed: int) -> tuple[RecordTally, RecordTally]:
         path = tmp_path / name
         other = frame.withColumn("offset", F.col("offset").bitwiseXOR(F.lit(changed)))
         (other if changed else frame).repartition(3).write.format(form.value).save(str(path))
@@ -40,4 +40,4 @@ def test_both_tallies_are_the_same(spark: SparkSession, tmp_path: Path, form: Fi
 
 
 def test_the_tally_of_no_files() -> None:
-    assert tally_of_files([], FileFormat.PARQUET) == Tally(0, 0)
+    assert tally_of_files([], FileFormat.PARQUET) == RecordTally(0, 0)

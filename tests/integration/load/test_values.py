@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_logbus.audit.warehouse import local_warehouse
 from spark_logbus.client import Producer
+from spark_logbus.clock import Clock
 from spark_logbus.errors import ConfigError
 from spark_logbus.load import (
     FileFormat,
@@ -25,6 +26,7 @@ from spark_logbus.load import (
     WarehouseError,
     run_load,
 )
+from tests.fakes.clock import ManualClock
 from tests.servers.cluster import Logbus
 
 pytestmark = pytest.mark.spark
@@ -65,9 +67,9 @@ class Job:
                 producer.send(self.topic, data, key=b"k", partition=partition, timestamp_us=at_us)
             producer.flush()
 
-    def load(self, **more: Any) -> Loaded:
+    def load(self, clock: Clock | None = None, **more: Any) -> Loaded:
         config = LoadConfig(self.topic, str(self._root), self._logbus.zookeeper, **more)
-        return run_load(self._spark, config)
+        return run_load(self._spark, config, clock=clock)
 
     def rows(self, *columns: str, under: str = "") -> list[tuple[Any, ...]]:
         table = self._spark.read.parquet(str(self.directory / under))
@@ -184,7 +186,7 @@ class KilledError(BaseException):
 def test_dead_letters_are_committed_with_the_records(
     job: Job, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"json_schema": "n int", "dead_letters": True}
+    options: dict[str, Any] = {"json_schema": "n int", "dead_letters": True}
     job.produce('{"n": 0}', "bad")
 
     def killed(*_: object) -> None:
@@ -201,7 +203,7 @@ def test_dead_letters_are_committed_with_the_records(
 
 
 def test_loads_within_bounds_bring_everything_once(job: Job) -> None:
-    """From a time on, a few records at a time, fairly over the partitions, up to a time."""
+    """Loads from a time on, a few records at a time, fairly over the partitions, up to a time."""
     for number in range(8):
         job.produce(f"a{number}", at_us=number * SECOND_US)
         job.produce(f"b{number}", at_us=number * SECOND_US, partition=1)
@@ -219,8 +221,17 @@ def test_loads_within_bounds_bring_everything_once(job: Job) -> None:
     assert [row[0] for row in job.rows("offset")] == [2, 3, 4, 5, 6, 7] * 2
 
 
+def test_a_load_goes_by_the_clock_that_it_is_given(job: Job) -> None:
+    for minute in range(3):
+        job.produce(f"{minute}", at_us=minute * 60 * SECOND_US)
+    clock = ManualClock(wall_us=150 * SECOND_US)
+    loaded = job.load(clock, start="-100 seconds", until="-60 seconds")
+    assert job.rows("cast(value as string)") == [("1",)]
+    assert {loaded.seconds, *loaded.steps.values()} == {0.0}
+
+
 def test_a_first_load_keeps_where_it_was_told_to_begin(job: Job) -> None:
-    """Also when nothing has come since: the next one must not begin later."""
+    """Covers a first load with nothing new: the next one must not begin later."""
     job.produce("old", at_us=0)
     first = job.load(start="1970-01-01T00:00:01Z")
     assert first.nothing_new

@@ -141,7 +141,7 @@ LONG = pytest.mark.long
 def test_a_load_killed_at_a_step_is_made_good(
     job: Job, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was done before the kill, the next load leaves each record there once."""
+    """The next load leaves each record there once, whatever was done before the kill."""
     from spark_logbus.load.files.hadoop import HadoopDirectory
 
     job.produce("a", day=1)
@@ -182,7 +182,7 @@ def test_a_load_killed_at_a_step_is_made_good(
 
 @pytest.mark.long
 def test_the_job_runs_by_itself(job: Job) -> None:
-    """As spark-submit runs it: a program of its own, with a readable report or error."""
+    """Runs it as spark-submit does: a program of its own, with a readable report or error."""
     job.produce("a", "b", day=1)
     program = str(PROJECT / "jobs" / "load_warehouse.py")
     arguments = ["--warehouse", str(job.directory), "--zookeeper", job.logbus.zookeeper]

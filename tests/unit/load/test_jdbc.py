@@ -24,15 +24,16 @@ from spark_logbus.errors import ConfigError
 from spark_logbus.load import FileFormat, IncompatibleColumnsError, JdbcTable, LayoutChoice
 from spark_logbus.load.config import LoadConfig, properties_of
 from spark_logbus.load.jdbc.columns import (
-    Existing,
+    ExistingColumn,
+    UnknownRowsError,
     check_fit,
+    check_known,
     columns_of,
     create_target,
     insert_staged,
     quoted,
 )
 from spark_logbus.load.jdbc.connection import DatabaseError, DatabaseUnavailableError, error_of
-from spark_logbus.load.jdbc.window import UnknownRowsError, check_known
 
 URL = "jdbc:postgresql://db:5432/warehouse"
 PROJECT = Path(__file__).parents[3]
@@ -132,10 +133,10 @@ def test_columns_that_keep_each_value_are_taken_and_no_others(
     columns = columns_of(StructType().add("x", kind))
     assert columns[0].types[0] == takes[0]
     for there in takes:
-        check_fit(columns, {"x": Existing(there, needed=True)}, table="t")
+        check_fit(columns, {"x": ExistingColumn(there, needed=True)}, table="t")
     for there in refuses:
         with pytest.raises(IncompatibleColumnsError, match=r"Column x of t is .*, expected"):
-            check_fit(columns, {"x": Existing(there, needed=False)}, table="t")
+            check_fit(columns, {"x": ExistingColumn(there, needed=False)}, table="t")
 
 
 def test_names_that_no_column_can_have_are_refused() -> None:
@@ -153,7 +154,7 @@ def test_statements_quote_all_names() -> None:
     assert create_target(columns, table="t") == (
         'CREATE TABLE t ("a""; DROP" text, "h" json, PRIMARY KEY ("partition", "offset"))'
     )
-    there = {"h": Existing("jsonb", needed=False)}
+    there = {"h": ExistingColumn("jsonb", needed=False)}
     assert insert_staged(columns, there, table="t", staging="s") == (
         'INSERT INTO t ("a""; DROP", "h") SELECT c0, CAST(c1 AS jsonb) FROM s'
     )
@@ -180,14 +181,20 @@ def test_states_of_the_database_have_their_remedy(
 
 def test_rows_are_known_by_the_columns_that_loads_write() -> None:
     columns = {
-        "partition": Existing("integer", needed=True),
-        "offset": Existing("numeric", needed=True),
-        "timestamp": Existing("timestamp with time zone", needed=False),
+        "partition": ExistingColumn("integer", needed=True),
+        "offset": ExistingColumn("numeric", needed=True),
+        "timestamp": ExistingColumn("timestamp with time zone", needed=False),
     }
     check_known(columns, table="t")
     for changed, named in (
-        ({"offset": Existing("text", needed=False)}, "column offset is text, expected bigint or"),
-        ({"timestamp": Existing("timestamp without time zone", needed=False)}, "expected timest"),
+        (
+            {"offset": ExistingColumn("text", needed=False)},
+            "column offset is text, expected bigint or",
+        ),
+        (
+            {"timestamp": ExistingColumn("timestamp without time zone", needed=False)},
+            "expected timest",
+        ),
     ):
         with pytest.raises(UnknownRowsError, match=named):
             check_known({**columns, **changed}, table="t")

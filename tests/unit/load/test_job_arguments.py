@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.load_warehouse import Output, main, parse_arguments
+from jobs.load_warehouse import main, parse_arguments
 from spark_logbus.errors import ConfigError, InvalidNameError
 from spark_logbus.load import FileFormat, LayoutChoice, LoadConfig, Period
+from spark_logbus.load.command import Output
 
 REQUIRED = ["--topic", "clicks", "--warehouse", "/data"]
 

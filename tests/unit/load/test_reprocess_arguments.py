@@ -12,7 +12,8 @@ from rich.console import Console
 from jobs.reprocess import main, parse_arguments, report
 from spark_logbus.errors import LogbusError
 from spark_logbus.load import Commit, JdbcTable, ReprocessConfig, Reprocessed
-from spark_logbus.load.plan.window_rows import ExistingRows
+from spark_logbus.load.command import Output
+from spark_logbus.load.plan.window import ExistingRows
 from spark_logbus.model import OffsetRange, TopicPartition
 
 REQUIRED = ["--topic", "clicks", "--warehouse", "/data", "--from", "-10 minutes"]
@@ -24,7 +25,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = ReprocessConfig(
         topic="clicks", warehouse="/data", zookeeper="zk:2181/logbus", start="-10 minutes"
     )
-    assert parse_arguments(REQUIRED) == (expected, False)
+    assert parse_arguments(REQUIRED) == (expected, Output())
 
 
 def test_everything(tmp_path: Path) -> None:
@@ -39,7 +40,7 @@ def test_everything(tmp_path: Path) -> None:
         until="2026-01-31", avro_schema="{}", drop_value=True, dead_letters=True,
         compression="zstd", dry_run=True, hive_table="db.t",
     )  # fmt: skip
-    assert parse_arguments([*REQUIRED, *more]) == (expected, True)
+    assert parse_arguments([*REQUIRED, *more]) == (expected, Output(as_json=True))
 
 
 def test_the_command_line_wins_over_the_sample_configuration() -> None:
@@ -100,9 +101,11 @@ def test_what_is_missing_is_one_message(capsys: pytest.CaptureFixture[str]) -> N
 
 RANGE = OffsetRange(TopicPartition("clicks", 3), 1_000, 3_500)
 PLAN = Reprocessed(
-    "clicks", "/data/clicks", True, None, (RANGE,),
-    ExistingRows(2_400, 100, files=tuple(f"date=1/part-{n}" for n in range(12)), kept_records=70),
-    1.0, {"write": 0.5}, columns_added=("note",), columns_left_out=("n",),
+    topic="clicks", path="/data/clicks", dry_run=True, ranges=(RANGE,),
+    before=ExistingRows(
+        2_400, 100, files=tuple(f"date=1/part-{n}" for n in range(12)), kept_records=70
+    ),
+    seconds=1.0, steps={"write": 0.5}, columns_added=("note",), columns_left_out=("n",),
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from spark_logbus.datasource.stream_offset import StreamOffset
 from spark_logbus.errors import DataLossError, InvalidRequestError
 from spark_logbus.load import Commit, NotInLogError
 from spark_logbus.load.plan.ranges import plan as plan_load
-from spark_logbus.load.plan.window import Asked, plan_window
+from spark_logbus.load.plan.window import WindowBounds, plan_window
 from spark_logbus.mirror import PartitionLag
 from spark_logbus.mirror.plan import new_records, unreadable
 from spark_logbus.mirror.source.source import SourceTopic
@@ -180,9 +180,9 @@ def test_a_load_reads_up_to_the_gap_and_is_told() -> None:
 def test_what_was_loaded_and_then_given_up_is_not_reprocessed() -> None:
     loads = Loads({0: [(10, 120), (1_000, 1_010)]})
     with pytest.raises(NotInLogError, match=r"offsets 100 to 119 were loaded.*offset 1,000 on"):
-        plan_window(NOW, "t", loads, Asked({P: 50}, {P: 1_010}))
+        plan_window(NOW, "t", loads, WindowBounds({P: 50}, {P: 1_010}))
     whole = Loads({0: [(10, 100), (1_000, 1_010)]})
-    assert plan_window(NOW, "t", whole, Asked({P: 50}, {P: 1_010})) == [
+    assert plan_window(NOW, "t", whole, WindowBounds({P: 50}, {P: 1_010})) == [
         OffsetRange(P, 50, 100),
         OffsetRange(P, 1_000, 1_010),
     ]

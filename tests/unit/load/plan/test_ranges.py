@@ -10,7 +10,8 @@ import pytest
 from spark_logbus.errors import ConfigError, DataLossError
 from spark_logbus.load import Commit, FileFormat, Layout, Period, WarehouseError
 from spark_logbus.load.commit import newest
-from spark_logbus.load.plan.ranges import first_start, last_end, plan
+from spark_logbus.load.config import first_start, last_end
+from spark_logbus.load.plan.ranges import plan
 from spark_logbus.model import (
     AtOffset,
     AtTimestamp,
@@ -157,7 +158,7 @@ def test_a_commit_keeps_its_layout() -> None:
 
 
 def test_earlier_releases_go_on_from_what_they_know_alone() -> None:
-    """They know no layout but by day, and overlook what they do not know."""
+    """Earlier releases know no layout but by day, and overlook what they do not know."""
     assert json.loads(commit({0: 9}).to_json())["version"] == 1
     assert json.loads(commit({0: 9}, layout=Layout(columns=("c",))).to_json())["version"] == 2
 

@@ -6,10 +6,10 @@ import pytest
 
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load import NotInLogError
-from spark_logbus.load.files.window import replaced
-from spark_logbus.load.plan.ranges import Source
-from spark_logbus.load.plan.window import Asked, Window, gone_since, plan_window
-from spark_logbus.load.tally import NONE, Tally
+from spark_logbus.load.files.target import existing_rows
+from spark_logbus.load.plan.ranges import LoadSource
+from spark_logbus.load.plan.window import Window, WindowBounds, gone_since, plan_window
+from spark_logbus.load.tally import NONE, RecordTally
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Snapshot, Span
 
@@ -21,8 +21,8 @@ def snapshot(start: int = 0) -> Snapshot:
     return Snapshot({"t": "id"}, {P0: Span(start, 100), P1: Span(0, 100)})
 
 
-def asked(start: int, end: int, *, since_us: int | None = None) -> Asked:
-    return Asked({P0: start, P1: 0}, {P0: end, P1: 0}, since_us)
+def asked(start: int, end: int, *, since_us: int | None = None) -> WindowBounds:
+    return WindowBounds({P0: start, P1: 0}, {P0: end, P1: 0}, since_us)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_window_is_what_was_loaded_of_it(
 
 def test_partitions_have_windows_of_their_own() -> None:
     loads = Loads({0: [(0, 50)], 1: [(0, 7)]})
-    ranges = plan_window(snapshot(), "t", loads, Asked({P0: 40, P1: 2}, {P0: 99, P1: 5}))
+    ranges = plan_window(snapshot(), "t", loads, WindowBounds({P0: 40, P1: 2}, {P0: 99, P1: 5}))
     assert [(r.topic_partition, r.start, r.end) for r in ranges] == [(P0, 40, 50), (P1, 2, 5)]
 
 
@@ -88,7 +88,7 @@ def test_a_window_that_the_log_no_longer_has_is_refused(
 def test_records_of_a_time_that_the_log_no_longer_has_are_refused(
     found: tuple[int | None, int | None], end: int, gone: str | None
 ) -> None:
-    window = Window(Source([], "id", False, False), asked(10, end, since_us=7), {P0: 10})
+    window = Window(LoadSource([], "id", False, False), asked(10, end, since_us=7), {P0: 10})
     if gone is None:
         gone_since("t", window, {P0: found})
     else:
@@ -99,20 +99,22 @@ def test_records_of_a_time_that_the_log_no_longer_has_are_refused(
 @pytest.mark.parametrize(
     ("read", "held", "proven"),
     [
-        (Tally(3, 9), Tally(2, 8), True),  # each offset, whatever is held
-        (Tally(2, 8), Tally(2, 8), True),  # compacted since before it was loaded
-        (Tally(2, 8), Tally(2, 9), False),  # others
-        (Tally(2, 8), NONE, False),
+        (RecordTally(3, 9), RecordTally(2, 8), True),  # each offset, whatever is held
+        (RecordTally(2, 8), RecordTally(2, 8), True),  # compacted since before it was loaded
+        (RecordTally(2, 8), RecordTally(2, 9), False),  # others
+        (RecordTally(2, 8), NONE, False),
     ],
 )
 def test_what_is_read_again_proves_that_nothing_is_missing(
-    read: Tally, held: Tally, proven: bool
+    read: RecordTally, held: RecordTally, proven: bool
 ) -> None:
-    source = Source([OffsetRange(P0, 4, 6), OffsetRange(P1, 0, 1)], "id", True, False)
+    source = LoadSource([OffsetRange(P0, 4, 6), OffsetRange(P1, 0, 1)], "id", True, False)
     assert Window(source, asked(4, 6), {}).all_read(read, held) is proven
 
 
 def test_files_of_a_window_are_named_and_their_records_added_up() -> None:
-    found = replaced({"b": Tally(2, 3), "a": Tally(1, 5)}, {"_logbus/d": Tally(4, 6)})
+    found = existing_rows(
+        {"b": RecordTally(2, 3), "a": RecordTally(1, 5)}, {"_logbus/d": RecordTally(4, 6)}
+    )
     assert (found.names, found.records, found.dead_letters) == (("a", "b", "_logbus/d"), 3, 4)
-    assert found.tally == Tally(7, 3 ^ 5 ^ 6)
+    assert found.tally == RecordTally(7, 3 ^ 5 ^ 6)

@@ -48,7 +48,7 @@ def test_a_sample_is_of_the_ranges_from_end_to_end(ranges: list[OffsetRange]) ->
 
 
 def test_a_sample_shows_more_directories_than_a_task_may_have() -> None:
-    """Of records in the order of their time, in as many directories as a task's bytes allow."""
+    """Samples records in the order of time, in as many directories as a task's bytes allow."""
     most = most_directories(512 << 20, tasks=1)
     days = 366
     sample = sampled([OffsetRange(A, 0, days * 1_000)])

@@ -11,12 +11,16 @@ It is a table as Spark's ``USING parquet`` makes them, which Spark reads with it
 which stands in the metastore as a table of Hive where Hive has all its types.
 
 A table that a load could not keep so is refused, before the load writes anything.
+
+Names of databases and tables are letters, digits and underscores, as Hive has it; names of columns,
+values of directories and paths may be anything, and are quoted in statements.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -28,13 +32,18 @@ from spark_logbus.errors import ConfigError, Fault, LogbusError
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import TableName
 from spark_logbus.load.errors import WarehouseError, reason
-from spark_logbus.load.files import hive_sql
 from spark_logbus.load.files.warehouse import Warehouse
-from spark_logbus.load.layout import Layout
+from spark_logbus.load.layout import FileFormat, Layout
 
 #: The property with the name of the last load's staging directory, which no other load has.
 LOAD_PROPERTY: Final = "logbus.load"
 
+#: Partitions of one statement: Spark parses it whole, and sends them to the metastore by the
+#: hundred.
+PARTITIONS_PER_STATEMENT: Final = 500
+
+_ESCAPED: Final = re.compile("%([0-9A-Fa-f]{2})")
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _UNWRITTEN: Final = "Nothing was written."
 
 
@@ -50,8 +59,8 @@ class HiveTableError(WarehouseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """What the metastore tells of a table. Immutable."""
+class MetastoreTable:
+    """A table as the metastore has it. Immutable."""
 
     kind: str  # EXTERNAL, MANAGED or VIEW
     provider: str
@@ -61,8 +70,8 @@ class Described:
     load: str | None = None  # LOAD_PROPERTY
 
 
-def table_mismatch(found: Described, layout: Layout, *, path: str) -> str | None:
-    """What keeps a table from being one over the warehouse at ``path`` (pure)."""
+def table_mismatch(found: MetastoreTable, layout: Layout, *, path: str) -> str | None:
+    """Tells what keeps a table from being one over the warehouse at ``path`` (pure)."""
     if found.kind != "EXTERNAL":
         return f"is a {found.kind.lower()}{'' if found.kind == 'VIEW' else ' table'}"
     if found.provider != layout.format.value:
@@ -104,8 +113,8 @@ class HiveTable:
         self._warehouse = warehouse
 
     def check(self, layout: Layout, stored: StructType | None) -> None:
-        """Whether the table can be kept, before anything is written; ``stored`` are the columns of
-        the warehouse, as far as they are known.
+        """Checks that the table can be kept, before anything is written; ``stored`` are the columns
+        of the warehouse, as far as they are known.
 
         Raises ConfigError without Hive support, MetastoreError, HiveTableError.
         """
@@ -144,7 +153,7 @@ class HiveTable:
             layout = commit.layout
             if found is None:
                 statements = [
-                    hive_sql.create(
+                    create_table(
                         self._name,
                         layout.table_schema(stored).toDDL(),
                         partition_columns=layout.partition_columns,
@@ -154,12 +163,12 @@ class HiveTable:
                 ]
             else:
                 added = self._missing_columns(found, layout, stored, state)
-                statements = [hive_sql.add_columns(self._name, added.toDDL())] if added else []
+                statements = [add_columns(self._name, added.toDDL())] if added else []
             if layout.partition_columns:
                 told = None if found is None else found.load
                 directories = self._warehouse.directories_since(told)
-                statements += hive_sql.add_partitions(self._name, directories)
-            statements.append(hive_sql.set_property(self._name, LOAD_PROPERTY, commit.staging))
+                statements += add_partitions(self._name, directories)
+            statements.append(set_property(self._name, LOAD_PROPERTY, commit.staging))
             with _as_written(self._spark):
                 for statement in statements:
                     self._spark.sql(statement)
@@ -167,7 +176,7 @@ class HiveTable:
             self._spark.catalog.refreshTable(self._name.quoted)
 
     def _missing_columns(
-        self, found: Described, layout: Layout, stored: StructType | None, state: str
+        self, found: MetastoreTable, layout: Layout, stored: StructType | None, state: str
     ) -> StructType:
         """Columns that the table lacks; HiveTableError where it is none over this warehouse."""
         wrong: StructType | str | None = table_mismatch(found, layout, path=self._warehouse.path)
@@ -183,7 +192,7 @@ class HiveTable:
             )
         return wrong
 
-    def _found(self) -> Described | None:
+    def _found(self) -> MetastoreTable | None:
         jvm: Any = self._spark._jvm
         catalog: Any = self._spark._jsparkSession.sessionState().catalog()
         name = jvm.org.apache.spark.sql.catalyst.TableIdentifier(
@@ -195,7 +204,7 @@ class HiveTable:
         kind, provider = str(table.tableType().name()), table.provider()
         load = table.properties().get(LOAD_PROPERTY)
         partition_columns = StructType.fromJson(json.loads(table.partitionSchema().json()))
-        return Described(
+        return MetastoreTable(
             kind,
             str(provider.get()).lower() if provider.isDefined() else "",
             str(jvm.org.apache.hadoop.fs.Path(table.location()).toString())
@@ -214,7 +223,7 @@ class HiveTable:
             yield
         except LogbusError:
             raise
-        except Exception as error:  # as in hadoop.translated
+        except Exception as error:  # as in errors.translated
             raise MetastoreError(
                 f"The Hive metastore does not take what --hive-table {self._name} needs: "
                 f"{reason(error)} {state} See to it that the metastore runs, and that Spark has "
@@ -225,7 +234,7 @@ class HiveTable:
 
 @contextmanager
 def _as_written(spark: SparkSession) -> Iterator[None]:
-    """Statements mean what hive_sql writes, however the session is set: Spark puts its settings in
+    """Statements mean what is written here, however the session is set: Spark puts its settings in
     for ``${name}`` otherwise, also within quotes."""
     settings = ("spark.sql.variable.substitute", "spark.sql.parser.escapedStringLiterals")
     before = {key: spark.conf.get(key) for key in settings}
@@ -240,3 +249,63 @@ def _as_written(spark: SparkSession) -> Iterator[None]:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names) or "nothing"
+
+
+# -- statements ----------------------------------------------------------------------------
+
+
+def create_table(
+    name: TableName,
+    columns: str,
+    *,
+    partition_columns: Sequence[str],
+    format: FileFormat,
+    location: str,
+) -> str:
+    """``columns`` are all of them, as DDL. With a location the table is external: dropping it
+    leaves the files."""
+    divided = f" PARTITIONED BY ({', '.join(map(_quoted, partition_columns))})"
+    return (
+        f"CREATE TABLE {name.quoted} ({columns}) USING {format.value}"
+        f"{divided if partition_columns else ''} LOCATION {_literal(location)}"
+    )
+
+
+def add_columns(name: TableName, columns: str) -> str:
+    return f"ALTER TABLE {name.quoted} ADD COLUMNS ({columns})"
+
+
+def add_partitions(name: TableName, directories: Sequence[str]) -> Iterator[str]:
+    """Statements that may be repeated, for directories like ``date=2013-01-01/hour=5``; the
+    partitions are where the table's location and their values say."""
+    for first in range(0, len(directories), PARTITIONS_PER_STATEMENT):
+        some = directories[first : first + PARTITIONS_PER_STATEMENT]
+        clauses = " ".join(f"PARTITION ({_values(directory)})" for directory in some)
+        yield f"ALTER TABLE {name.quoted} ADD IF NOT EXISTS {clauses}"
+
+
+def set_property(name: TableName, key: str, value: str) -> str:
+    return f"ALTER TABLE {name.quoted} SET TBLPROPERTIES ({_literal(key)} = {_literal(value)})"
+
+
+def _values(directory: str) -> str:
+    pairs = []
+    for part in directory.split("/"):
+        column, _, value = part.partition("=")
+        what = "NULL" if value == _NULL else _literal(_unescaped(value))
+        pairs.append(f"{_quoted(_unescaped(column))} = {what}")
+    return ", ".join(pairs)
+
+
+def _unescaped(name: str) -> str:
+    """Undoes the escapes that Spark and Hive put into the names of directories."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -18,7 +18,7 @@ class FakeJavaError:
 
 
 class FakeBridgeError(Exception):
-    """As py4j's: the Java exception stands in an attribute."""
+    """Error like py4j's: the Java exception stands in an attribute."""
 
     def __init__(self, text: str) -> None:
         super().__init__("An error occurred while calling o1.x.\n: " + text)

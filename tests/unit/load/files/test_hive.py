@@ -10,8 +10,8 @@ from pyspark.sql.types import ArrayType, DateType, IntegerType, StringType, Stru
 from spark_logbus.errors import ConfigError
 from spark_logbus.load import FileFormat, Layout, LoadConfig, Period
 from spark_logbus.load.config import TableName
-from spark_logbus.load.files import hive_sql
-from spark_logbus.load.files.hive_table import Described, missing_columns, table_mismatch
+from spark_logbus.load.files import hive
+from spark_logbus.load.files.hive import MetastoreTable, missing_columns, table_mismatch
 
 FLIGHTS = TableName("air", "flights")
 STORED = StructType().add("key", StringType()).add("Carrier", StringType())
@@ -26,7 +26,7 @@ def test_a_table_is_named_with_its_database(name: str) -> None:
 
 
 def test_names_and_values_are_quoted_in_statements() -> None:
-    created = hive_sql.create(
+    created = hive.create_table(
         FLIGHTS,
         "a INT,b DATE",
         partition_columns=["b", "wei`rd"],
@@ -37,7 +37,7 @@ def test_names_and_values_are_quoted_in_statements() -> None:
         "CREATE TABLE `air`.`flights` (a INT,b DATE) USING orc PARTITIONED BY (`b`, `wei``rd`) "
         "LOCATION 'file:/it\\'s/here\\\\'"
     )
-    undivided = hive_sql.create(
+    undivided = hive.create_table(
         FLIGHTS, "a INT", partition_columns=[], format=FileFormat.PARQUET, location="file:/x"
     )
     assert undivided == "CREATE TABLE `air`.`flights` (a INT) USING parquet LOCATION 'file:/x'"
@@ -47,16 +47,16 @@ def test_directories_become_partitions_by_the_hundred() -> None:
     directories = [
         "date=2013-01-01/hour=5",
         "date=__HIVE_DEFAULT_PARTITION__/a%3Db=O%27Hara%2F%25=",
-        *(f"hour={hour}" for hour in range(hive_sql.PARTITIONS_PER_STATEMENT)),
+        *(f"hour={hour}" for hour in range(hive.PARTITIONS_PER_STATEMENT)),
     ]
-    first, second = hive_sql.add_partitions(FLIGHTS, directories)
+    first, second = hive.add_partitions(FLIGHTS, directories)
     assert first.startswith(
         "ALTER TABLE `air`.`flights` ADD IF NOT EXISTS "
         "PARTITION (`date` = '2013-01-01', `hour` = '5') "
         "PARTITION (`date` = NULL, `a=b` = 'O\\'Hara/%=') PARTITION (`hour` = '0')"
     )
     assert second.count("PARTITION") == 2
-    assert list(hive_sql.add_partitions(FLIGHTS, [])) == []
+    assert list(hive.add_partitions(FLIGHTS, [])) == []
 
 
 def test_columns_that_name_directories_come_last() -> None:
@@ -71,7 +71,7 @@ def test_columns_that_name_directories_come_last() -> None:
 
 def test_what_keeps_a_table_from_being_ours() -> None:
     layout = Layout(columns=("Carrier",))
-    ours = Described("EXTERNAL", "parquet", "hdfs:/w/t", StructType(), ("date", "carrier"))
+    ours = MetastoreTable("EXTERNAL", "parquet", "hdfs:/w/t", StructType(), ("date", "carrier"))
     assert table_mismatch(ours, layout, path="hdfs:/w/t") is None
     for other, complaint in (
         (replace(ours, kind="MANAGED"), "is a managed table"),
