@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.acknowledgements import Acknowledgement
-from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
+from spark_logbus.client.producer.batches import QueuedBatch
 from spark_logbus.client.producer.completion import append_outcomes
-from spark_logbus.client.producer.deliveries import Deliveries
 from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
+from spark_logbus.client.producer.topic_queues import TopicQueues
 from spark_logbus.errors import (
     BrokerUnavailableError,
     LogbusError,
@@ -88,14 +88,21 @@ class Client:
     def __init__(self) -> None:
         self.clock = ManualClock()
         config = ProducerConfig(linger_ms=0, delivery_timeout_ms=10_000)
-        self.accumulator = Accumulator(config, clock=self.clock, wake=lambda: None)
-        self.deliveries = Deliveries(
-            self.accumulator,
-            delivery_timeout_ms=config.delivery_timeout_ms,
+        self.accumulator = Accumulator(
+            config,
+            clock=self.clock,
+            wake=lambda: None,
             backoff=Backoff(first_ms=0, max_ms=0),
             failures=Failures(),
         )
-        self.queue = PartitionQueue(TP, RoundRobin(1), batch_limit=1, sequences=Sequences())
+        self.topic_queues = TopicQueues(
+            TP.topic,
+            RoundRobin(1),
+            batch_limit=1,
+            max_record_batch_bytes=1 << 20,
+            new_sequences=Sequences,
+        )
+        self.queue = self.topic_queues.queues[TP.partition]
         self.under_way: deque[list[QueuedBatch]] = deque()  # requests, in order
         self.sent: list[tuple[bytes, Acknowledgement]] = []
 
@@ -103,12 +110,14 @@ class Client:
         self.clock.advance(1.0)
         payload = b"batch %06d" % len(self.sent)
         data = record_batch(count, payload=payload)
-        acknowledgement = self.accumulator.append_encoded([self.queue], 0, data, record_count=count)
+        acknowledgement = self.accumulator.append_encoded(
+            self.topic_queues, 0, data, record_count=count
+        )
         self.sent.append((payload, acknowledgement))
 
     def take(self, at_most: int) -> list[QueuedBatch]:
         size = len(record_batch(payload=b"batch 000000"))
-        batches = self.deliveries.take_batches(
+        batches = self.accumulator.take_batches(
             self.queue, max_bytes=at_most * size, at_least_one=True
         )
         if batches:
@@ -118,16 +127,16 @@ class Client:
 
     def answered(self, batches: list[QueuedBatch], result: AppendResult) -> None:
         (outcome,) = append_outcomes([result], [(self.queue, batches)], NOWHERE)
-        self.deliveries.complete(self.queue, batches, outcome, now=self.clock.seconds)
+        self.accumulator.complete(self.queue, batches, outcome, now=self.clock.seconds)
 
     def failed(self, batches: list[QueuedBatch], error: LogbusError) -> None:
-        self.deliveries.complete(self.queue, batches, error, now=self.clock.seconds)
+        self.accumulator.complete(self.queue, batches, error, now=self.clock.seconds)
 
     def give_up_one(self) -> None:
         """Let time pass until the oldest record batch that is not under way is given up."""
         for batch in [*self.queue.ready][:1]:
             self.clock.seconds = max(self.clock.seconds, batch.give_up_at)
-        self.deliveries.fail_expired(self.clock.seconds, reason=lambda _: None)
+        self.accumulator.fail_expired(self.clock.seconds, reason=lambda _: None)
 
 
 REFUSALS = {

@@ -1,1 +1,1 @@
-"""The producer's path: accumulator, batches, sender, deliveries."""
+"""The producer's path: topics' queues, accumulator, sender, what follows from an answer."""

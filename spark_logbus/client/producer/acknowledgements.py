@@ -189,7 +189,8 @@ class RecordFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     _acknowledgement: Acknowledgement
     _end: int
-    """Twice the number of records in the record batch up to this one (see ``Lane.records``)."""
+    """Twice the number of records in the record batch up to this one (see
+    ``LocklessAppender.records``)."""
     _timestamp_ns: int
 
     def done(self) -> bool:

@@ -112,11 +112,6 @@ def encode_pieces(
         yield from _encode(piece, encode, topic=topic, limit=limit, compression=compression)
 
 
-def encode_record_batch(records: pa.RecordBatch, compression: Compression) -> memoryview:
-    """Records of plain bytes as a record batch."""
-    return encode(records, compression=compression)
-
-
 def _encode(
     piece: pa.RecordBatch, encode: Encode, *, topic: str, limit: int, compression: Compression
 ) -> Iterator[tuple[memoryview, pa.RecordBatch]]:

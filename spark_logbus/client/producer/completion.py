@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_logbus.client.cluster.leaders import partition_error
-from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
+from spark_logbus.client.producer.batches import QueuedBatch
+from spark_logbus.client.producer.topic_queues import PartitionQueue
 from spark_logbus.errors import DuplicateSequenceError, LogbusError, ProtocolError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import AppendResult

@@ -15,7 +15,8 @@ from typing import ParamSpec, TypeVar
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.metadata import KnownTopic
 from spark_logbus.client.helper_threads import HelperThreads
-from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
+from spark_logbus.client.producer.batches import QueuedBatch
+from spark_logbus.client.producer.topic_queues import PartitionQueue
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import BrokerUnavailableError, LogbusError, UnknownTopicError
 from spark_logbus.model import BrokerAddress, TopicPartition

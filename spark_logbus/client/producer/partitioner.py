@@ -25,6 +25,7 @@ for the usual one."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
+    """Returns the partition of records with that key."""
     return int(crc32c(key)) % partitions
 
 
@@ -32,38 +33,41 @@ class RoundRobin:
     """The partition for records without a key. Not thread-safe.
 
     Starts anywhere, so that many short-lived producers do not all begin with partition 0. Those
-    whose leader is ``away`` are passed over while there are others.
+    that are ``excluded``, as their leader is away, are passed over while there are others.
     """
 
-    __slots__ = ("away", "current", "partitions")
+    __slots__ = ("current", "excluded", "partitions")
 
     def __init__(self, partitions: int, *, start: int | None = None) -> None:
         self.partitions = partitions
         self.current = (random.randrange(partitions) if start is None else start) % partitions
-        self.away: set[int] = set()
+        self.excluded: set[int] = set()
 
     def move_on(self) -> None:
+        """Passes the turn to the next partition that is not excluded."""
         for step in range(1, self.partitions + 1):
             following = (self.current + step) % self.partitions
-            if following not in self.away:
+            if following not in self.excluded:
                 self.current = following
                 return
 
-    def set_away(self, partition: int) -> None:
-        self.away.add(partition)
+    def exclude(self, partition: int) -> None:
+        """Passes over a partition from now on."""
+        self.excluded.add(partition)
         if self.current == partition:
             self.move_on()
 
-    def set_back(self, partition: int) -> None:
-        self.away.discard(partition)
-        if self.current in self.away:
+    def include(self, partition: int) -> None:
+        """Lets a partition have its turn again."""
+        self.excluded.discard(partition)
+        if self.current in self.excluded:
             self.move_on()
 
 
 def split_by_key(
     arrow_batch: pa.RecordBatch, *, partitions: int, keyless: int
 ) -> dict[int, pa.RecordBatch]:
-    """A canonical arrow batch, cut by partition; the order within each is kept.
+    """Cuts a canonical arrow batch by partition; the order within each is kept.
 
     Records whose key is null go to ``keyless``. Without a key column all do.
     """
@@ -90,7 +94,7 @@ def _chosen_by_key(arrow_batch: pa.RecordBatch, partitions: int, keyless: int) -
 def split_by(
     choices: Iterable[int | None], arrow_batch: pa.RecordBatch, *, partitions: int, keyless: int
 ) -> dict[int, pa.RecordBatch]:
-    """As ``split_by_key``, by one choice for each record; None is the key's."""
+    """Cuts as ``split_by_key`` does, by one choice for each record; None is the key's."""
     chosen = integers([-1 if each is None else each for each in choices], pa.int32())
     unchosen = pc.equal(chosen, scalar(-1, pa.int32()))
     if pc.any(unchosen).as_py():

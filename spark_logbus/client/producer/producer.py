@@ -37,12 +37,10 @@ from spark_logbus.client.producer.arrow_split import (
     arrow_batches,
     check_record_sizes,
     encode_pieces,
-    encode_record_batch,
     lone_values,
     too_large,
 )
-from spark_logbus.client.producer.batches import overhead_bytes
-from spark_logbus.client.producer.columns import Values, record_columns, require_sequence
+from spark_logbus.client.producer.columns import Values, record_columns
 from spark_logbus.client.producer.failures import Failures, OnFailure
 from spark_logbus.client.producer.interceptors import Interceptors, ProducerInterceptor
 from spark_logbus.client.producer.leader_connections import Link
@@ -52,8 +50,10 @@ from spark_logbus.client.producer.partitioner import (
     split_by,
     split_by_key,
 )
+from spark_logbus.client.producer.plain_writer import PLAIN_WRITER, PlainWriter
 from spark_logbus.client.producer.sender import Sender
-from spark_logbus.client.producer.topics import ProducerTopics, Route
+from spark_logbus.client.producer.topic_queues import TopicQueues
+from spark_logbus.client.producer.topics import ProducerTopics
 from spark_logbus.client.shortened import shortened
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.client.writes.atomic_write import WriteIdentity
@@ -68,8 +68,8 @@ from spark_logbus.errors import (
 from spark_logbus.forks import follow_forks, forked
 from spark_logbus.model import Compression, Header
 from spark_logbus.record import parse_header
-from spark_logbus.record.rows.arrow import canonical, encode, encode_column
-from spark_logbus.record.rows.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder, record_size
+from spark_logbus.record.rows.arrow import encode_column
+from spark_logbus.record.rows.builder import RECORD_OVERHEAD_BYTES, record_size
 
 if TYPE_CHECKING:
     from datetime import date
@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from spark_logbus.client.metrics import ClientKind
-    from spark_logbus.client.producer.values import ValueWriter
     from spark_logbus.client.schemas.topic import WriterSchema
 
     # Bytes, or what schemas describe: see ``Producer.send``.
@@ -160,14 +159,20 @@ class Producer:
         self._interceptors = Interceptors(interceptors)
         self._failures = Failures(on_failure)
         poller: Poller[Link] = Poller()
-        self._accumulator = Accumulator(self._config, clock=cluster.clock, wake=poller.wake)
+        self._accumulator = Accumulator(
+            self._config,
+            clock=cluster.clock,
+            wake=poller.wake,
+            backoff=cluster.backoff,
+            failures=self._failures,
+        )
         self._topics = ProducerTopics(cluster, self._config, stage_id=stage_id, schemas=schemas)
         self._compression = choice(Compression, self._config.compression, key="compression")
         self._sends_columns_as_they_are = (
             self._compression is Compression.NONE and partitioner is None and not self._interceptors
         )
         self._append_value = self._accumulator.append_value
-        self._lane_of = self._accumulator.lanes.get
+        self._appender_of = self._accumulator.appenders.get
         self._known_topic = self._topics.known_topic
         self._closed = False
         self._sender = Sender(
@@ -237,25 +242,25 @@ class Producer:
             and topic.__class__ is str
             and (partition is None or partition.__class__ is int)
         ):
-            lane = self._lane_of(topic if partition is None else (topic, partition))
-            if lane is not None and lane.owner == get_ident():
-                room = lane.room - len(value) - RECORD_OVERHEAD_BYTES
+            appender = self._appender_of(topic if partition is None else (topic, partition))
+            if appender is not None and appender.owner == get_ident():
+                room = appender.room - len(value) - RECORD_OVERHEAD_BYTES
                 if room >= 0:
-                    lane.room = room
-                    records = lane.records
+                    appender.room = room
+                    records = appender.records
                     now_ns = self._now_ns()
                     records += (value, now_ns)
                     end = len(records)
-                    if lane.is_open or self._accumulator.has_taken(lane, end):
-                        return RecordFuture(lane.acknowledgement, end, now_ns)
+                    if appender.is_open or self._accumulator.has_taken(appender, end):
+                        return RecordFuture(appender.acknowledgement, end, now_ns)
             known = self._known_topic(topic)
-            if known is not None and known.values is None:
+            if known is not None and known.writer is PLAIN_WRITER:
                 if partition is None:
                     is_decided = self._partitioner is None
                 else:
                     is_decided = 0 <= partition < len(known.queues)
                 if is_decided:
-                    appended = self._append_value(known.queues, partition, value)
+                    appended = self._append_value(known, partition, value)
                     if appended is not None:
                         return appended
         return self._send(topic, value, key, timestamp_us, headers, partition)
@@ -271,13 +276,8 @@ class Producer:
     ) -> RecordFuture:
         if topic.__class__ is not str:
             topic = as_topic(topic)
-        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
-        writer: ValueWriter | None = None
-        row = value
-        if value.__class__ is bytes and route.values is None:
-            size = RECORD_OVERHEAD_BYTES + len(value)
-        else:
-            writer, row, size = self._taken(route, value)
+        topic_queues = self._known_topic(topic) or self._topics.open_topic(topic)
+        writer, row, size = topic_queues.writer.prepare(topic, value)
         if key.__class__ is not bytes and key is not None:
             key = as_bytes("key", key)
         pairs: list[Header] | None = None
@@ -287,33 +287,21 @@ class Producer:
         if key is not None:
             size += len(key)
         time_us = self._now_us() if timestamp_us is None else as_timestamp_us(timestamp_us)
-        if size + overhead_bytes(writer) > route.max_record_batch_bytes:
-            self._check_alone(route, writer, row, key, time_us, pairs)
-        queues = route.queues
+        if size + writer.overhead_bytes > topic_queues.max_record_batch_bytes:
+            self._check_alone(topic_queues, writer, row, key, time_us, pairs, size)
         if partition is None and self._partitioner is not None:
-            partition = self._choose(self._partitioner, route, key, value)
+            partition = self._choose(self._partitioner, topic_queues, key, value)
         elif partition is not None:
             partition = as_partition(partition)
-            self._topics.require_partition(route, partition)
+            self._topics.require_partition(topic_queues, partition)
         if partition is None and key is not None:
-            partition = partition_of(key, len(queues))
+            partition = partition_of(key, len(topic_queues.queues))
         future, news = self._accumulator.append_record(
-            queues, partition, row, key, time_us, pairs, size, writer
+            topic_queues, partition, row, key, time_us, pairs, size, writer
         )
         if news:
-            self._topics.refresh_partitions(route)
+            self._topics.refresh_partitions(topic_queues)
         return future
-
-    def _taken(self, route: Route, value: Any) -> tuple[ValueWriter | None, Any, int]:
-        """What writes the value, if it has a schema; the value as it waits, and about the bytes of
-        its record."""
-        writer = route.values
-        if writer is not None and not writer.is_framed(route.topic, value):
-            row = None if value is None else writer.take(value)
-            return writer, row, RECORD_OVERHEAD_BYTES + writer.row_bytes(row)
-        if value is not None:
-            value = as_bytes("value", value)
-        return None, value, RECORD_OVERHEAD_BYTES + len(value or b"")
 
     def send_many(
         self,
@@ -333,16 +321,10 @@ class Producer:
         all of them bytes or none. They go where ``send`` would send them, but those without a key
         stay together. The rest is as in ``send_arrow``.
         """
-        topic = as_topic(topic)
-        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
-        writer = route.values
-        if writer is not None and not isinstance(values, pa.Array | pa.ChunkedArray):
-            require_sequence("values", values)
-            first = next((value for value in values if value is not None), None)
-            writer = None if writer.is_framed(topic, first) else writer
-            values = values if writer is None else writer.rows(values)
+        topic_queues = self._topic_queues(topic)
+        values = topic_queues.writer.column(topic_queues.topic, values)
         data = record_columns(values, keys=keys, timestamps_us=timestamps_us, headers=headers)
-        return self._send_columns(route, data, self._encodes(route, data), partition, on_ack)
+        return self._send_columns(topic_queues, data, partition, on_ack)
 
     def send_arrow(
         self,
@@ -363,55 +345,44 @@ class Producer:
         column, record batches go to the partitions in turn. Raises like ``send``, and
         InvalidRequestError for columns that cannot be a record's.
         """
-        topic = as_topic(topic)
-        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
-        return self._send_columns(route, data, self._encodes(route, data), partition, on_ack)
+        return self._send_columns(self._topic_queues(topic), data, partition, on_ack)
 
-    def _encodes(self, route: Route, data: pa.RecordBatch | pa.Table) -> ValueWriter | None:
-        """Returns what encodes these columns; None for values that are stored as they are.
-        Raises SchemaMismatchError for bytes that nobody could read."""
-        writer = route.values
-        if writer is None or not isinstance(data, pa.RecordBatch | pa.Table):
-            return writer
-        if not writer.are_framed(data):
-            return writer
-        writer.check_framed(route.topic, data.column("value"))
-        return None
+    def _topic_queues(self, topic: str) -> TopicQueues:
+        topic = as_topic(topic)
+        return self._known_topic(topic) or self._topics.open_topic(topic)
 
     def _send_columns(
         self,
-        route: Route,
+        topic_queues: TopicQueues,
         data: pa.RecordBatch | pa.Table,
-        writer: ValueWriter | None,
         partition: int | None,
         on_ack: Callable[[Future[AppendedRange]], object] | None,
     ) -> list[Future[AppendedRange]]:
-        topic = route.topic
+        topic = topic_queues.topic
+        writer = topic_queues.writer.writer_of(topic, data)
         if partition is not None:
             partition = as_partition(partition)
-            self._topics.require_partition(route, partition)
-        limit, now_us = route.max_record_batch_bytes, self._now_us()
-        if writer is None and self._sends_columns_as_they_are:
+            self._topics.require_partition(topic_queues, partition)
+        limit, now_us = topic_queues.max_record_batch_bytes, self._now_us()
+        if writer is PLAIN_WRITER and self._sends_columns_as_they_are:
             values = lone_values(data, limit=min(limit, self._config.arrow_piece_bytes))
             if values is not None:
                 encoded = encode_column(now_us, values)
-                return [self._send_encoded(route, partition, encoded, len(values), on_ack)]
+                return [self._send_encoded(topic_queues, partition, encoded, len(values), on_ack)]
         futures: list[Future[AppendedRange]] = []
-        as_records = canonical if writer is None else writer.records
-        as_altered = canonical if writer is None else writer.altered
         batches = [
-            as_records(batch, now_us=now_us)
+            writer.records(batch, now_us=now_us)
             for batch in arrow_batches(data, piece_bytes=self._config.arrow_piece_bytes)
         ]
         for batch in batches:
             check_record_sizes(batch, topic=topic, limit=limit)
         for batch in batches:
-            for target, part in self._targets(route, batch, partition):
+            for target, part in self._targets(topic_queues, batch, partition):
                 for encoded, records in encode_pieces(
-                    self._interceptors.before(topic, part, as_altered)
+                    self._interceptors.before(topic, part, writer.altered)
                     if self._interceptors
                     else part,
-                    encode=encode_record_batch if writer is None else writer.encode,
+                    encode=writer.encode,
                     topic=topic,
                     piece_bytes=self._config.arrow_piece_bytes,
                     limit=limit,
@@ -420,14 +391,14 @@ class Producer:
                     watched = records if self._interceptors else None
                     futures.append(
                         self._send_encoded(
-                            route, target, encoded, records.num_rows, on_ack, watched
+                            topic_queues, target, encoded, records.num_rows, on_ack, watched
                         )
                     )
         return futures
 
     def _send_encoded(
         self,
-        route: Route,
+        topic_queues: TopicQueues,
         partition: int | None,
         encoded: memoryview,
         record_count: int,
@@ -436,11 +407,11 @@ class Producer:
     ) -> Future[AppendedRange]:
         """``watched`` are the records, for interceptors."""
         acknowledgement = self._accumulator.append_encoded(
-            route.queues, partition, encoded, record_count=record_count
+            topic_queues, partition, encoded, record_count=record_count
         )
         if watched is not None:
-            self._interceptors.watch(acknowledgement, route.topic, watched)
-        self._topics.refresh_partitions(route)
+            self._interceptors.watch(acknowledgement, topic_queues.topic, watched)
+        self._topics.refresh_partitions(topic_queues)
         future = RangeFuture(acknowledgement)
         if on_ack is not None:
             future.add_done_callback(on_ack)
@@ -459,20 +430,14 @@ class Producer:
         Its header is numbered as this producer's; the rest is sent to the byte. The broker checks
         it as any other. Raises like ``send``.
         """
-        topic = as_topic(topic)
-        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
-        self._topics.require_partition(route, partition)
-        if len(data) > route.max_record_batch_bytes:
-            raise too_large(len(data), topic=topic, limit=route.max_record_batch_bytes)
-        header = parse_header(data)
-        acknowledgement = self._accumulator.append_encoded(
-            route.queues, partition, data, record_count=header.record_count
+        topic_queues = self._topic_queues(topic)
+        self._topics.require_partition(topic_queues, partition)
+        limit = topic_queues.max_record_batch_bytes
+        if len(data) > limit:
+            raise too_large(len(data), topic=topic_queues.topic, limit=limit)
+        return self._send_encoded(
+            topic_queues, partition, data, parse_header(data).record_count, on_ack
         )
-        self._topics.refresh_partitions(route)
-        future = RangeFuture(acknowledgement)
-        if on_ack is not None:
-            future.add_done_callback(on_ack)
-        return future
 
     def has_room(self, topic: str) -> bool:
         """True if a record for ``topic`` would be in memory at once: the topic was met before, and
@@ -482,60 +447,56 @@ class Producer:
         return known and self._accumulator.buffered_bytes <= self._config.buffer_bytes // 2
 
     def _targets(
-        self, route: Route, batch: pa.RecordBatch, partition: int | None
+        self, topic_queues: TopicQueues, batch: pa.RecordBatch, partition: int | None
     ) -> list[tuple[int | None, pa.RecordBatch]]:
         """The parts of a canonical arrow batch with their partitions; None stands for "in turn"."""
         keyed = "key" in batch.schema.names
         if partition is not None or not (keyed or self._partitioner):
             return [(partition, batch)]
         # Apart from those with a key, which must wait for their leader: rows without one need not.
-        keyless = len(route.queues)
+        in_turn = len(topic_queues.queues)
         if self._partitioner is None:
-            parts = split_by_key(batch, partitions=keyless, keyless=keyless)
+            parts = split_by_key(batch, partitions=in_turn, keyless=in_turn)
         else:
             values = batch.column("value").to_pylist()
             keys = batch.column("key").to_pylist() if keyed else itertools.repeat(None)
             choices = (
-                self._choose(self._partitioner, route, key, value)
+                self._choose(self._partitioner, topic_queues, key, value)
                 for key, value in zip(keys, values, strict=False)
             )
-            parts = split_by(choices, batch, partitions=keyless, keyless=keyless)
-        return [(None if number == keyless else number, part) for number, part in parts.items()]
+            parts = split_by(choices, batch, partitions=in_turn, keyless=in_turn)
+        return [(None if number == in_turn else number, part) for number, part in parts.items()]
 
     def _choose(
-        self, partitioner: Partitioner, route: Route, key: bytes | None, value: Any
+        self, partitioner: Partitioner, topic_queues: TopicQueues, key: bytes | None, value: Any
     ) -> int | None:
         """The partition by the caller's own rule; UnknownTopicError if there is none such."""
-        chosen = partitioner(route.topic, key, value, len(route.queues))
+        chosen = partitioner(topic_queues.topic, key, value, len(topic_queues.queues))
         if chosen is not None:
             chosen = as_partition(chosen)
-            self._topics.require_partition(route, chosen)
+            self._topics.require_partition(topic_queues, chosen)
         return chosen
 
     def _check_alone(
         self,
-        route: Route,
-        writer: ValueWriter | None,
+        topic_queues: TopicQueues,
+        writer: PlainWriter,
         value: Any,
         key: bytes | None,
         timestamp_us: int,
         headers: Sequence[Header] | None,
+        size: int,
     ) -> None:
-        """For a record near the limit: encode it by itself and see."""
-        limit, compression = route.max_record_batch_bytes, self._compression
-        if writer is not None:
+        """Encodes a record near the limit by itself. Raises RecordBatchTooLargeError if it is above
+        the limit."""
+        limit = topic_queues.max_record_batch_bytes
+        size -= RECORD_OVERHEAD_BYTES
+        if size <= limit or not writer.counts_bytes:
             builder = writer.new_builder()
             builder.append(value, key, timestamp_us, headers)
-            size = len(builder.encoded(compression))
-        else:
-            size = record_size(value=value, key=key, headers=headers) - RECORD_OVERHEAD_BYTES
-            if size <= limit:
-                builder = ArrowBatchBuilder()
-                builder.add(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
-                size = len(encode(builder.build(), compression=compression))
-        if size <= limit:
-            return
-        raise too_large(size, topic=route.topic, limit=limit)
+            size = len(builder.encoded(self._compression))
+        if size > limit:
+            raise too_large(size, topic=topic_queues.topic, limit=limit)
 
     # -- finishing ------------------------------------------------------------------------
 

@@ -15,12 +15,12 @@ from typing import Final
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
-from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
+from spark_logbus.client.producer.batches import QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep, append_outcomes
-from spark_logbus.client.producer.deliveries import Deliveries
 from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
+from spark_logbus.client.producer.topic_queues import PartitionQueue, TopicQueues
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.client.writes.atomic_write import WriteIdentity
 from spark_logbus.config import choice
@@ -76,12 +76,6 @@ class Sender:
         self._config = config
         self._accumulator = accumulator
         self._failures = failures
-        self._deliveries = Deliveries(
-            accumulator,
-            delivery_timeout_ms=config.delivery_timeout_ms,
-            backoff=cluster.backoff,
-            failures=failures,
-        )
         self._say_at = 0.0
         self._sent_bytes = 0
         self._links = LeaderConnections(cluster, wake=poller.wake)
@@ -118,9 +112,9 @@ class Sender:
     def metrics(self) -> dict[str, int | float]:
         """Returns the counters, for any thread; see ``client.metrics``."""
         return {
-            "record_acknowledged_total": self._deliveries.acknowledged,
-            "record_error_total": self._deliveries.failed,
-            "record_retry_total": self._deliveries.retried,
+            "record_acknowledged_total": self._accumulator.acknowledged,
+            "record_error_total": self._accumulator.failed,
+            "record_retry_total": self._accumulator.retried,
             "outgoing_byte_total": self._sent_bytes,
         }
 
@@ -145,13 +139,13 @@ class Sender:
             assert link.connection is not None
             self._poller.add(link.connection, link)
         for topic, unknown in self._links.adopt_lookups(now):
-            self._deliveries.fail_topic(topic, unknown)
+            self._accumulator.fail_topic(topic, unknown)
         self._accumulator.seal_lingering(now)
-        self._deliveries.fail_expired(now, reason=self._reason_to_wait)
+        self._accumulator.fail_expired(now, reason=self._reason_to_wait)
         self._failures.say(now)
         self._say_what_waits(now)
         self._time_out(now)
-        self._go_around_leaders_away(now)
+        self._reroute_keyless(now)
         self._fill_requests(now)
         for link in self._poller.wait(self._sleep_s(now)):
             self._progress(link)
@@ -166,40 +160,39 @@ class Sender:
 
     # -- leaders that are away ------------------------------------------------------------
 
-    def _go_around_leaders_away(self, now: float) -> None:
-        """Give records without a key to partitions whose leaders can be reached."""
+    def _reroute_keyless(self, now: float) -> None:
+        """Gives records without a key to partitions whose leaders can be reached."""
         waiting = [
             queue
             for queue in self._accumulator.ready_queues()
-            if len(queue.siblings) > 1
+            if len(queue.topic_queues.queues) > 1
             and queue not in self._away
             and self._links.link_to_leader(queue.topic_partition, now) is None
         ]
         if not waiting and (not self._away or now < self._look_around_at):
             return
         self._look_around_at = now + _LOOK_AROUND_S
-        topics = {id(queue.siblings): queue.siblings for queue in [*self._away, *waiting]}
-        for siblings in topics.values():
-            self._go_around(siblings, now)
+        for topic_queues in {queue.topic_queues: None for queue in [*self._away, *waiting]}:
+            self._reroute_topic(topic_queues, now)
 
-    def _go_around(self, siblings: Sequence[PartitionQueue], now: float) -> None:
-        """For the queues of one topic's partitions. While no leader of them can be reached there is
+    def _reroute_topic(self, topic_queues: TopicQueues, now: float) -> None:
+        """Reroutes one topic's records. While no leader of the topic can be reached there is
         nowhere to go, and records stay where they are, in their order."""
         there = {
             queue
-            for queue in siblings
+            for queue in topic_queues.queues
             if self._links.link_to_leader(queue.topic_partition, now) is not None
         }
         if not there:
             return
-        for queue in siblings:
+        for queue in topic_queues.queues:
             if queue in there:
                 if queue in self._away:
                     self._away.remove(queue)
-                    self._deliveries.set_back(queue)
+                    self._accumulator.include(queue)
             elif self._links.unreachable_reason(queue.topic_partition) is not None:
                 self._away.add(queue)
-        self._deliveries.set_away([queue for queue in siblings if queue in self._away])
+        self._accumulator.exclude([queue for queue in topic_queues.queues if queue in self._away])
 
     def _say_what_waits(self, now: float) -> None:
         """Log what has waited for long, before it fails; now and then."""
@@ -243,7 +236,7 @@ class Sender:
             if queue.in_flight and queue.sent_to is not link.connection:
                 continue  # it may still arrive at the former leader
             _, parts, used = plans.get(id(link), (link, [], 0))
-            taken = self._deliveries.take_batches(
+            taken = self._accumulator.take_batches(
                 queue, max_bytes=self._request_bytes(link) - used, at_least_one=not used
             )
             if taken:
@@ -306,7 +299,7 @@ class Sender:
             except LogbusError as error:
                 failed.append((batch, error))
         if failed:
-            self._deliveries.fail_unsent(queue, failed, landed=not data)
+            self._accumulator.fail_unsent(queue, failed, ends_request=not data)
         if data and queue.sequences is not None:
             queue.sequences.number(list(data), behind=queue.in_flight > 1)
         return data
@@ -368,7 +361,7 @@ class Sender:
         self, parts: Sequence[Part], outcomes: Sequence[Appended | LogbusError], now: float
     ) -> None:
         for (queue, batches), outcome in zip(parts, outcomes, strict=True):
-            step = self._deliveries.complete(queue, batches, outcome, now=now)
+            step = self._accumulator.complete(queue, batches, outcome, now=now)
             if step is NextStep.RETRY:
                 self._cluster.invalidate(queue.topic_partition.topic)
             elif step is NextStep.RENUMBER:
@@ -381,4 +374,4 @@ class Sender:
         self._accumulator.close()
         self._links.close()
         self._poller.close()
-        self._deliveries.abort(reason)
+        self._accumulator.abort(reason)

@@ -19,6 +19,8 @@ from avro_columns.values.coerce import coerce
 from avro_columns.values.resolved_tree import parse
 from avro_columns.values.row_check import RowCheck
 from avro_columns.values.rows import columns_of
+from spark_logbus.client.producer.columns import require_sequence
+from spark_logbus.client.producer.plain_writer import PLAIN_WRITER, PlainWriter
 from spark_logbus.client.schemas.topic import (
     WriterSchema,
     find_writer_schema,
@@ -28,8 +30,12 @@ from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.model import Compression
 from spark_logbus.record.columns.encoder import encode_columns
 from spark_logbus.record.columns.layout import fields_of
-from spark_logbus.record.rows.arrow import canonical, encode
-from spark_logbus.record.rows.builder import BATCH_OVERHEAD_BYTES, ArrowBatchBuilder
+from spark_logbus.record.rows.arrow import encode
+from spark_logbus.record.rows.builder import (
+    BATCH_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    ArrowBatchBuilder,
+)
 from spark_logbus.schemas.avro_errors import in_logbus, logbus_errors
 from spark_logbus.topic_schemas import Encoding
 
@@ -55,8 +61,10 @@ def spread(present: pa.Array, there: npt.NDArray[np.bool_]) -> pa.Array:
     return present.take(pa.array(np.cumsum(there) - 1, mask=~there))
 
 
-class ValueWriter:
+class ValueWriter(PlainWriter):
     """Writes values of one schema. Thread-safe."""
+
+    counts_bytes = False
 
     def __init__(self, schema: WriterSchema) -> None:
         """Raises UnsupportedSchemaError."""
@@ -64,16 +72,13 @@ class ValueWriter:
         with logbus_errors:
             self._node = parse(schema.text)
             self._type = arrow_type(self._node)
-        self._fields = {field.name for field in fields_of(self._type)}
-        with logbus_errors:
             self._datums = Encoder(self._node) if schema.encoding is Encoding.AVRO else None
-        self._takes_bytes = _takes_bytes(self._node)
-        with logbus_errors:
             self._check = RowCheck(self._node)
+        self._fields = {field.name for field in fields_of(self._type)}
+        self._takes_bytes = _takes_bytes(self._node)
         self._take = self._check.take
-        #: About the bytes of a row.
+        #: Estimates the bytes of a row.
         self.row_bytes = self._check.size
-        #: Of a record batch, beside its rows.
         self.overhead_bytes = BATCH_OVERHEAD_BYTES
         if self._datums is None:
             self.overhead_bytes += _COLUMN_OVERHEAD_BYTES * _columns_in(self._type)
@@ -88,6 +93,31 @@ class ValueWriter:
             return self._take(value)
         except AvroError as error:
             raise in_logbus(error) from error
+
+    def prepare(self, topic: str, value: Any) -> tuple[PlainWriter, Any, int]:
+        """Returns what ``PlainWriter.prepare`` does; the writer of bytes that are datums already
+        is ``PLAIN_WRITER``. Raises SchemaMismatchError."""
+        if self.is_framed(topic, value):
+            return PLAIN_WRITER.prepare(topic, value)
+        row = None if value is None else self.take(value)
+        return self, row, RECORD_OVERHEAD_BYTES + self.row_bytes(row)
+
+    def column(self, topic: str, values: Any) -> Any:
+        """Returns values as rows, unless they are Arrow arrays or bytes. Raises
+        SchemaMismatchError."""
+        if isinstance(values, pa.Array | pa.ChunkedArray):
+            return values
+        require_sequence("values", values)
+        first = next((value for value in values if value is not None), None)
+        return values if self.is_framed(topic, first) else self.rows(values)
+
+    def writer_of(self, topic: str, data: pa.RecordBatch | pa.Table) -> PlainWriter:
+        """Returns what writes these columns: ``PLAIN_WRITER`` for bytes that are datums already.
+        Raises SchemaMismatchError for bytes that nobody could read."""
+        if not isinstance(data, pa.RecordBatch | pa.Table) or not self.are_framed(data):
+            return self
+        self.check_framed(topic, data.column("value"))
+        return PLAIN_WRITER
 
     @logbus_errors
     def rows(self, values: Sequence[Any]) -> pa.Array:
@@ -104,8 +134,8 @@ class ValueWriter:
         """Collects what ``take`` returns, and None for tombstones."""
         return _RowBuilder(self)
 
-    def column(self, rows: Sequence[Any]) -> pa.Array:
-        """Rows that were taken, as values of records."""
+    def values(self, rows: Sequence[Any]) -> pa.Array:
+        """Returns rows that were taken as values of records."""
         return self._coerced(self.rows(rows))
 
     def records(self, data: pa.RecordBatch, *, now_us: int) -> pa.RecordBatch:
@@ -125,7 +155,7 @@ class ValueWriter:
         plain = {name: data.column(name) for name in others}
         # The checks and defaults of records are the same for all values.
         stand_in = pa.RecordBatch.from_pydict({**plain, "value": pa.nulls(len(data), pa.binary())})
-        records = canonical(stand_in, now_us=now_us)
+        records = super().records(stand_in, now_us=now_us)
         return records.set_column(records.schema.get_field_index("value"), "value", values)
 
     def altered(self, records: pa.RecordBatch, *, now_us: int) -> pa.RecordBatch:
@@ -134,7 +164,7 @@ class ValueWriter:
         Raises as ``records`` does.
         """
         if self._datums is not None:
-            return canonical(records, now_us=now_us)  # datums are bytes
+            return super().altered(records, now_us=now_us)  # datums are bytes
         return self.records(records, now_us=now_us)
 
     def _is_of_records(self, data: pa.RecordBatch | pa.Table) -> bool:
@@ -213,7 +243,7 @@ class _RowBuilder(ArrowBatchBuilder):
         return self._writer.encode(self.build(), compression)
 
     def build(self) -> pa.RecordBatch:
-        return self._with_values(self._writer.column(self._values))
+        return self._with_values(self._writer.values(self._values))
 
 
 def _takes_bytes(node: tree.Node) -> bool:

@@ -266,7 +266,7 @@ def test_values_stay_the_same_as_json(case: Case) -> None:
     rows = rows_of(case.expected, node)
     printed = [json.dumps(json_of_value(node, row)) for row in rows]
     taken = [writer.take(value_of_json(node, json.loads(line))) for line in printed]
-    assert repr(rows_of(writer.column(taken), node)) == repr(rows)
+    assert repr(rows_of(writer.values(taken), node)) == repr(rows)
 
 
 @DEFAULT
@@ -274,7 +274,7 @@ def test_values_stay_the_same_as_json(case: Case) -> None:
 def test_members_that_are_named_are_those_that_are_written(case: Case, encoding: Encoding) -> None:
     writer = writer_of(case.schema, encoding)
     for column in (
-        writer.column([writer.take(row) for row in case.named]),
+        writer.values([writer.take(row) for row in case.named]),
         writer.records(pa.RecordBatch.from_pydict({"value": writer.rows(case.named)}), now_us=0)[
             "value"
         ],

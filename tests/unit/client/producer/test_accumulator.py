@@ -14,12 +14,12 @@ from spark_logbus.client.producer.acknowledgements import (
     RecordFuture,
     RecordMetadata,
 )
-from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
+from spark_logbus.client.producer.batches import QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep
-from spark_logbus.client.producer.deliveries import Deliveries
 from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.partitioner import RoundRobin
+from spark_logbus.client.producer.topic_queues import TopicQueues
 from spark_logbus.errors import (
     BufferExhaustedError,
     DuplicateSequenceError,
@@ -29,7 +29,7 @@ from spark_logbus.errors import (
     ProducerClosedError,
     RequestTimeoutError,
 )
-from spark_logbus.model import Compression, TopicPartition
+from spark_logbus.model import Compression
 from spark_logbus.retry import Backoff, no_jitter
 from tests.builders.arrow_batches import record_batch
 from tests.fakes.clock import ManualClock
@@ -54,49 +54,43 @@ class Bench:
             replace(CONFIG, max_block_ms=max_block_ms),
             clock=self.clock,
             wake=self.woken.set,
-        )
-        self.deliveries = Deliveries(
-            self.accumulator,
-            delivery_timeout_ms=CONFIG.delivery_timeout_ms,
             backoff=Backoff(first_ms=1_000, max_ms=1_000, jitter=no_jitter),
             failures=Failures(),
         )
-        self.keyless = RoundRobin(partitions, start=0)
-        self.queues: list[PartitionQueue] = []
-        for number in range(partitions):
-            self.queues.append(
-                PartitionQueue(
-                    TopicPartition("t", number),
-                    self.keyless,
-                    batch_limit=batch_limit,
-                    siblings=self.queues,
-                )
-            )
+        self.topic_queues = TopicQueues(
+            "t",
+            RoundRobin(partitions, start=0),
+            batch_limit=batch_limit,
+            max_record_batch_bytes=1 << 20,
+        )
+        self.queues = self.topic_queues.queues
 
     def add(
         self, number: int | None, value: bytes = b"v", *, size: int = 10, now: float = 0.0
     ) -> RecordFuture:
         self.clock.seconds = now
-        future, _ = self.accumulator.append_record(self.queues, number, value, None, 1, None, size)
+        future, _ = self.accumulator.append_record(
+            self.topic_queues, number, value, None, 1, None, size
+        )
         return future
 
     def add_encoded(self, number: int, data: memoryview) -> None:
-        self.accumulator.append_encoded(self.queues, number, data, record_count=1)
+        self.accumulator.append_encoded(self.topic_queues, number, data, record_count=1)
 
     def take(self, number: int, max_bytes: int = 1 << 30) -> list[QueuedBatch]:
-        return self.deliveries.take_batches(
+        return self.accumulator.take_batches(
             self.queues[number], max_bytes=max_bytes, at_least_one=True
         )
 
     def settle(self, number: int, batches: list[QueuedBatch]) -> None:
         appended = Appended([None] * len(batches))
-        self.deliveries.complete(self.queues[number], batches, appended, now=0.0)
+        self.accumulator.complete(self.queues[number], batches, appended, now=0.0)
 
     def requeue(self, number: int, batches: list[QueuedBatch], *, not_before: float = 0.0) -> None:
-        self.deliveries.requeue(self.queues[number], batches, not_before=not_before, error=ERROR)
+        self.accumulator.requeue(self.queues[number], batches, not_before=not_before, error=ERROR)
 
     def fail_expired(self, now: float) -> None:
-        self.deliveries.fail_expired(now, reason=lambda _: None)
+        self.accumulator.fail_expired(now, reason=lambda _: None)
 
     def ready(self) -> list[int]:
         return [queue.topic_partition.partition for queue in self.accumulator.ready_queues()]
@@ -196,16 +190,16 @@ def test_memory_is_counted_until_settled() -> None:
 def test_a_value_goes_where_a_record_would_or_is_left_to_it() -> None:
     bench = Bench(batch_limit=100)
     append = bench.accumulator.append_value
-    assert append(bench.queues, None, b"none is open") is None
+    assert append(bench.topic_queues, None, b"none is open") is None
     bench.add(None)
     bench.clock.wall_us = 7
-    appended = append(bench.queues, None, b"second")
+    appended = append(bench.topic_queues, None, b"second")
     assert appended is not None
     assert bench.accumulator.buffered_bytes == 10 + 20 + len(b"second")
-    assert append(bench.queues, None, b"x" * 44) is None  # it would be full, and ready
+    assert append(bench.topic_queues, None, b"x" * 44) is None  # it would be full, and ready
     assert bench.accumulator.buffered_bytes == 36
     bench.accumulator.begin_flush()
-    assert append(bench.queues, None, b"sealed") is None
+    assert append(bench.topic_queues, None, b"sealed") is None
     (batch,) = bench.take(0)
     assert not batch.keyed
     assert batch.record_count == 2
@@ -217,10 +211,10 @@ def test_a_value_for_a_partition_that_is_named_stays_there() -> None:
     bench = Bench(batch_limit=1_000)
     append = bench.accumulator.append_value
     bench.add(None)
-    assert append(bench.queues, 1, b"none is open there") is None
-    assert append(bench.queues, 0, b"named") is not None
+    assert append(bench.topic_queues, 1, b"none is open there") is None
+    assert append(bench.topic_queues, 0, b"named") is not None
     bench.add(1)
-    assert append(bench.queues, 1, b"elsewhere") is not None
+    assert append(bench.topic_queues, 1, b"elsewhere") is not None
     bench.accumulator.begin_flush()
     assert [[batch.keyed for batch in bench.take(number)] for number in (0, 1)] == [[True], [True]]
 
@@ -229,12 +223,12 @@ def test_a_value_needs_room_and_an_open_producer() -> None:
     bench = Bench(batch_limit=10_000)
     append = bench.accumulator.append_value
     bench.add(None)
-    assert append(bench.queues, None, b"x" * 971) is None  # of 1,000
-    assert append(bench.queues, None, b"x" * 970) is not None, "as much as there is"
+    assert append(bench.topic_queues, None, b"x" * 971) is None  # of 1,000
+    assert append(bench.topic_queues, None, b"x" * 970) is not None, "as much as there is"
     bench.settle(0, _sealed(bench))
     bench.add(None)
     bench.accumulator.close()
-    assert append(bench.queues, None, b"x") is None
+    assert append(bench.topic_queues, None, b"x") is None
 
 
 def _sealed(bench: Bench) -> list[QueuedBatch]:
@@ -274,9 +268,9 @@ def test_waiting_record_batches_expire_but_not_those_under_way() -> None:
 def test_failing_a_topic_fails_what_waits_for_it() -> None:
     bench = Bench(batch_limit=10)
     futures = [bench.add(0), bench.add(1, size=5)]
-    bench.deliveries.fail_topic("other", ERROR)
+    bench.accumulator.fail_topic("other", ERROR)
     assert not any(future.done() for future in futures)
-    bench.deliveries.fail_topic("t", ERROR)
+    bench.accumulator.fail_topic("t", ERROR)
     assert [str(future.exception(0)) for future in futures] == [str(ERROR)] * 2
     assert bench.accumulator.empty
 
@@ -285,7 +279,7 @@ def test_aborting_fails_what_is_on_its_way_too() -> None:
     bench = Bench(batch_limit=10)
     futures = [bench.add(0), bench.add(1)]
     bench.take(0)
-    bench.deliveries.abort(ERROR)
+    bench.accumulator.abort(ERROR)
     assert [str(future.exception(0)) for future in futures] == [str(ERROR)] * 2
     assert bench.accumulator.buffered_bytes == 0
 
@@ -327,7 +321,7 @@ def test_failed_appends_are_requeued_or_settled(
     bench = Bench(batch_limit=10)
     futures = [bench.add(0) for _ in range(batches)]
     taken = bench.take(0)
-    assert bench.deliveries.complete(bench.queues[0], taken, error, now=5.0) is step
+    assert bench.accumulator.complete(bench.queues[0], taken, error, now=5.0) is step
     assert [future.done() for future in futures] == [again_at is None] * batches
     if again_at is None:
         assert bench.accumulator.empty

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
+from spark_logbus.client.producer.batches import QueuedBatch
 from spark_logbus.client.producer.completion import (
     Appended,
     NextStep,
@@ -12,6 +12,7 @@ from spark_logbus.client.producer.completion import (
     next_step,
 )
 from spark_logbus.client.producer.partitioner import RoundRobin
+from spark_logbus.client.producer.topic_queues import PartitionQueue, TopicQueues
 from spark_logbus.errors import (
     BrokerUnavailableError,
     DuplicateSequenceError,
@@ -57,7 +58,10 @@ def part(partition: int, *counts: int) -> tuple[PartitionQueue, list[QueuedBatch
         batch = QueuedBatch(topic_partition, opened_at=0.0, give_up_at=1.0)
         batch.record_count = count
         batches.append(batch)
-    return PartitionQueue(topic_partition, RoundRobin(2), batch_limit=1), batches
+    topic_queues = TopicQueues(
+        topic_partition.topic, RoundRobin(2), batch_limit=1, max_record_batch_bytes=1
+    )
+    return topic_queues.queues[partition], batches
 
 
 def test_offsets_follow_the_record_counts_unless_they_are_given() -> None:

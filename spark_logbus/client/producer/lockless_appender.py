@@ -1,19 +1,21 @@
-"""The way by which one thread puts plain values into an open record batch, without a lock.
+"""Lets one thread put plain values into an open record batch without a lock.
 
 To take and to give back a lock costs as much as all else that ``Producer.send`` does for a record
-of a value. So the thread that fills a record batch gets a ``Lane``: room that is reserved for it,
-and a list that it alone appends to. Whoever needs the record batch, to seal it or to put something
-else into it, closes the lane under the accumulator's lock, and takes what is in the list then.
+of a value. So the thread that fills a record batch gets a ``LocklessAppender``: room that is
+reserved for it, and a list that it alone appends to. Whoever needs the record batch, to seal it or
+to put something else into it, closes the appender under the accumulator's lock, and takes what is
+in the list then.
 
 That no record is lost or is there twice follows from the order of three steps each, which an
 interpreter with a global lock runs as they stand here:
 
-- the owner takes room, appends a record in one step, and then looks if the lane is still open;
+- the owner takes room, appends a record in one step, and then looks if it is still open;
 - who closes it marks it closed, then counts what is there, and then looks how much room is left.
 
-A lane that the owner finds open was not counted yet. One that it finds closed was counted before or
-after; by the count, which the lock guards, the owner sees which, and sends the record once more if
-it came too late. As a record is appended in one step, no signal comes between its value and time.
+An appender that the owner finds open was not counted yet. One that it finds closed was counted
+before or after; by the count, which the lock guards, the owner sees which, and sends the record
+once more if it came too late. As a record is appended in one step, no signal comes between its
+value and time.
 """
 
 from __future__ import annotations
@@ -23,29 +25,26 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from spark_logbus.client.producer.acknowledgements import Acknowledgement
-    from spark_logbus.client.producer.batches import PartitionQueue
 
 #: Without a global lock steps of two threads need not be seen in their order.
-LANES_ARE_SAFE: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
+APPENDERS_ARE_SAFE: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 
-#: What its owner finds a lane by: a topic, for records that name no partition, or both.
-LanePlace: TypeAlias = str | tuple[str, int]
+#: Key by which the owner finds its appender: a topic, for records that name no partition, or both.
+AppenderKey: TypeAlias = str | tuple[str, int]
 
 
-class Lane:
-    """A lane into the record batch that is open in ``queue``. Used by its owner's thread, and
-    under the accumulator's lock; see the module."""
+class LocklessAppender:
+    """Collects plain values for one open record batch. Used by its owner's thread, and under the
+    accumulator's lock; see the module."""
 
     __slots__ = (
-        "acknowledgement", "is_open", "owner", "place", "queue", "records", "room", "skipped",
-        "taken",
+        "acknowledgement", "is_open", "key", "owner", "records", "room", "skipped", "taken",
     )  # fmt: skip
 
     def __init__(
         self,
-        queue: PartitionQueue,
         acknowledgement: Acknowledgement,
-        place: LanePlace,
+        key: AppenderKey,
         *,
         owner: int,
         room: int,
@@ -53,9 +52,8 @@ class Lane:
     ) -> None:
         """``owner`` is the identity of a thread; ``number`` is that of the next record within the
         record batch."""
-        self.queue = queue
         self.acknowledgement = acknowledgement
-        self.place = place
+        self.key = key
         self.owner = owner
         #: Bytes that it may still take.
         self.room = room
@@ -68,12 +66,12 @@ class Lane:
 
     @property
     def record_count(self) -> int:
-        """The number of records that are there."""
+        """Number of records that are there."""
         return (len(self.records) - self.skipped) // 2
 
     def close(self) -> tuple[list[bytes], list[int]]:
-        """The values that are there, and their times in ns. Under the lock; the same again each
-        time, for a signal may end the first."""
+        """Returns the values that are there, and their times in ns. Called under the lock; returns
+        the same each time, as a signal may end the first call."""
         self.is_open = False
         if self.taken < 0:
             self.taken = len(self.records)

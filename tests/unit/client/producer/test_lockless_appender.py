@@ -131,21 +131,21 @@ def test_a_record_batch_that_is_sealed_in_the_middle_of_a_send(
     assert [header.record_count for header, _ in fake.partition(T0).batches] == [at, 10 - at]
 
 
-def test_what_came_before_a_lane_was_closed_is_told_from_what_came_after(
+def test_what_came_before_an_appender_was_closed_is_told_from_what_came_after(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     fake.create("t")
     with Producer(cluster, LONG) as producer:
         for _ in range(3):
             producer.send("t", b"v")
-        lane = producer._accumulator.lanes["t"]
-        lane.records += (b"before", 1)
-        end = len(lane.records)
+        appender = producer._accumulator.appenders["t"]
+        appender.records += (b"before", 1)
+        end = len(appender.records)
         producer.flush()
-        lane.records += (b"after", 2)
-        assert not lane.is_open
-        assert producer._accumulator.has_taken(lane, end)
-        assert not producer._accumulator.has_taken(lane, end + 2)
+        appender.records += (b"after", 2)
+        assert not appender.is_open
+        assert producer._accumulator.has_taken(appender, end)
+        assert not producer._accumulator.has_taken(appender, end + 2)
     assert stored(fake, T0) == [b"v", b"v", b"v", b"before"]
 
 
@@ -214,12 +214,12 @@ def test_what_is_reserved_and_not_used_is_there_for_others(
     producer._abandon()
 
 
-def test_each_partition_that_is_named_has_a_lane(fake: FakeCluster, cluster: Cluster) -> None:
+def test_each_partition_that_is_named_has_an_appender(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t", partitions=2)
     with Producer(cluster, LONG, partitioner=lambda *_: 1) as producer:
         for number in range(40):
             producer.send("t", b"%d" % number, partition=number % 2)
-        assert set(producer._accumulator.lanes) == {("t", 0), ("t", 1)}
+        assert set(producer._accumulator.appenders) == {("t", 0), ("t", 1)}
         producer.send("t", b"40")  # where the partitioner says
     assert stored(fake, T0) == [b"%d" % number for number in range(0, 40, 2)]
     assert stored(fake, T1) == [b"%d" % number for number in range(1, 40, 2)] + [b"40"]
@@ -238,7 +238,7 @@ def test_a_partition_that_does_not_exist_is_refused_as_ever(
     assert len(stored(fake, T0)) == len(stored(fake, T1)) == 3
 
 
-def test_lanes_of_many_partitions_leave_half_of_the_buffer(
+def test_appenders_of_many_partitions_leave_half_of_the_buffer(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     fake.create("t", partitions=50)
@@ -247,7 +247,7 @@ def test_lanes_of_many_partitions_leave_half_of_the_buffer(
         for number in range(100):
             producer.send("t", b"v", partition=number // 2)
         accumulator = producer._accumulator
-        assert len(accumulator.lanes) == 5
+        assert len(accumulator.appenders) == 5
         assert accumulator.buffered_bytes < 3_000
         assert accumulator._reserved_bytes <= 120_000
 
