@@ -10,7 +10,7 @@ from spark_logbus.cli.output import console
 
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster, FetchedBatch
-    from spark_logbus.client.fetch.values import ValueReader
+    from spark_logbus.client.fetch.plain_reader import PlainReader
     from spark_logbus.errors import BrokerUnavailableError, LogbusError
     from spark_logbus.model import OffsetSpec, TopicPartition
     from spark_logbus.offsets.snapshot import Span
@@ -169,13 +169,13 @@ class _Reading:
                     style="yellow",
                 )
 
-    def _value_reader(self) -> ValueReader | None:
+    def _value_reader(self) -> PlainReader | None:
         """Returns the reader of values of a topic with a schema, else None."""
         from spark_logbus.topic_schemas import VALUE_ENCODING
 
         if VALUE_ENCODING not in self._wanted.config:
             return None
-        from spark_logbus.client.consumer.topic_values import look_up_reader
+        from spark_logbus.client.consumer.value_readers import look_up_reader
 
         return look_up_reader(self._cluster, self._wanted.topic, self._wanted.config)
 

@@ -26,7 +26,7 @@ from spark_logbus.client.consumer.failures import PartitionFailures
 from spark_logbus.client.consumer.fetcher import Fetcher, Position
 from spark_logbus.client.consumer.places import Places
 from spark_logbus.client.consumer.reading import Reading
-from spark_logbus.client.consumer.topic_values import TopicValues
+from spark_logbus.client.consumer.value_readers import ValueReaders
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.records import ConsumerRecord, V
 from spark_logbus.client.fetch.tables import TableBudget, table_of
@@ -76,7 +76,7 @@ class Consumer(Generic[V]):
         self._config = config or ConsumerConfig()
         self._admin = Admin(cluster)
         failures = PartitionFailures(cluster)
-        self._values = TopicValues(cluster, self._config)
+        self._values = ValueReaders(cluster, self._config)
         self._fetcher = Fetcher(cluster, self._config, failures)
         self._reading = Reading(
             Places(cluster, self._config, failures, group=self._opened_group),

@@ -105,8 +105,9 @@ class PartitionFailures:
             self._mended(topic_partition)
 
     def record_decoded(self, topic_partition: TopicPartition) -> None:
-        """What was fetched of the partition was decoded."""
-        if topic_partition in self._failures:
+        """Forgets a failure to decode what was fetched of the partition, as it was decoded now."""
+        failure = self._failures.get(topic_partition)
+        if failure is not None and failure.of_values:
             self._mended(topic_partition)
 
     def _mended(self, topic_partition: TopicPartition) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -14,9 +14,9 @@ from spark_logbus.client.consumer.failures import PartitionFailures
 from spark_logbus.client.consumer.fetcher import Fetcher, PartitionData, Position
 from spark_logbus.client.consumer.iteration import Iteration
 from spark_logbus.client.consumer.places import Places
-from spark_logbus.client.consumer.topic_values import TopicValues, take_typed
+from spark_logbus.client.consumer.value_readers import ValueReaders, take_decoded
 from spark_logbus.client.fetch.batches import FetchedBatch, received_run
-from spark_logbus.client.fetch.columns import take_batch
+from spark_logbus.client.fetch.plain_reader import PLAIN_READER, PlainReader
 from spark_logbus.client.fetch.records import ConsumerRecord
 from spark_logbus.errors import (
     CorruptRecordBatchError,
@@ -27,19 +27,14 @@ from spark_logbus.errors import (
 )
 from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
 from spark_logbus.record.claims import claimed_bytes
-from spark_logbus.record.format import NO_END
 from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.retry import Deadline
 
-if TYPE_CHECKING:
-    from spark_logbus.client.fetch.values import ValueReader
-
 logger = logging.getLogger(__name__)
 
-BINARY: Final = pa.binary()
 _OUT_OF_RANGE: Final[Mapping[str, OffsetSpec]] = {"earliest": Earliest(), "latest": Latest()}
 
-_Received: TypeAlias = "tuple[TopicPartition, RecordBatchRun, ValueReader | None]"
+_Received: TypeAlias = tuple[TopicPartition, RecordBatchRun, PlainReader]
 
 
 class Reading:
@@ -58,7 +53,7 @@ class Reading:
         places: Places,
         fetcher: Fetcher,
         failures: PartitionFailures,
-        values: TopicValues,
+        values: ValueReaders,
         *,
         out_of_range: Literal["error", "earliest", "latest"],
         max_decoded_bytes: int,
@@ -216,8 +211,7 @@ class Reading:
             raise InvalidRequestError(
                 f"No partition of {topic!r} is assigned to this consumer; assign one first."
             )
-        values = self._values.reader(topic, self.find_position(own).topic_id)
-        return None if values is None else values.schema_text
+        return self._values.reader(topic, self.find_position(own).topic_id).schema_text
 
     def value_type(self) -> pa.DataType:
         """The type of the values of all that is read; binary for plain bytes.
@@ -230,14 +224,14 @@ class Reading:
             if topic_partition not in self._paused:
                 topic = topic_partition.topic
                 values = self._values.reader(topic, self.find_position(topic_partition).topic_id)
-                types.setdefault(BINARY if values is None else values.arrow_type, topic)
+                types.setdefault(values.arrow_type, topic)
         if len(types) > 1:
             one, other, *_ = types.values()
             raise InvalidRequestError(
                 f"The values of the topics {one} and {other} have different types, and no table "
                 "has both; read them apart."
             )
-        return next(iter(types), BINARY)
+        return next(iter(types), PLAIN_READER.arrow_type)
 
     def forget_positions(self) -> None:
         """They are to be found anew."""
@@ -447,21 +441,18 @@ class Reading:
     def _next_received(self) -> FetchedBatch | None:
         topic_partition, run, values = self._received[0]
         start = self._positions[topic_partition].offset
-        if values is None:
-            count, fetched = take_batch(topic_partition, run, start=start, end=NO_END)
-        else:
-            began = self._failures.now
-            try:
-                count, fetched = take_typed(topic_partition, run, values, start=start)
-            except LogbusError as error:
-                self._failures.record_failure([topic_partition], error, began=began, of_values=True)
-                self._fetch_again(topic_partition)
-                return None
-            self._failures.record_decoded(topic_partition)
-            if not count:  # what could be read in front of a value that could not
-                assert fetched is not None
-                self._move(topic_partition, fetched.next_offset)
-                return fetched
+        began = self._failures.now
+        try:
+            count, fetched = take_decoded(topic_partition, run, values, start=start)
+        except LogbusError as error:
+            self._failures.record_failure([topic_partition], error, began=began, of_values=True)
+            self._fetch_again(topic_partition)
+            return None
+        self._failures.record_decoded(topic_partition)
+        if not count:  # what could be read in front of a value that could not
+            assert fetched is not None
+            self._move(topic_partition, fetched.next_offset)
+            return fetched
         if count < len(run):
             self._received[0] = (topic_partition, run.part(count, len(run)), values)
         else:

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_logbus.client.fetch.plain_reader import PLAIN_READER, PlainReader
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
-from spark_logbus.record import RecordBatchHeader, verify_against
+from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import compute as pc
-from spark_logbus.record.chunks import Directory
 from spark_logbus.record.columns.cut_run import find_cut_run
-from spark_logbus.record.columns.decoder import decode_columns
-from spark_logbus.record.format import LAYOUT_COLUMNS
-from spark_logbus.record.rows.arrow import decode
 from spark_logbus.record.rows.plain import integers, scalar
 from spark_logbus.record.run import RecordBatchRun, find_run
 
@@ -44,7 +41,7 @@ class FetchedBatch:
     arrow_batch: pa.RecordBatch
     header: RecordBatchHeader
     value_schema: Node | None = None
-    """Of the column ``value``; None: bytes."""
+    """Schema of the column ``value``; None: bytes."""
 
     @property
     def has_gaps(self) -> bool:
@@ -53,8 +50,8 @@ class FetchedBatch:
 
     @property
     def decoded_bytes(self) -> int:
-        """About the bytes of the arrow batch. To ask Arrow for those of views of what was received
-        takes longer than to decode them."""
+        """Size of the arrow batch in bytes, about. To ask Arrow for that of views of what was
+        received takes longer than to decode them."""
         header = self.header
         is_view = header.compression is Compression.NONE and self.value_schema is None
         if is_view and self.arrow_batch.num_rows <= header.record_count:
@@ -70,7 +67,7 @@ class FetchedBatch:
         return int(self.header.base_offset + deltas[-1].as_py() + 1)
 
     def part(self, start: int, rows: int) -> FetchedBatch:
-        """Up to ``rows`` of the records, from number ``start`` on."""
+        """Returns up to ``rows`` of the records, from number ``start`` on."""
         left = self.arrow_batch.slice(start, rows)
         first = self.base_offset + start
         if self.has_gaps:
@@ -150,30 +147,24 @@ def decoded(
     *,
     start: int,
     end: int,
-    values: ValueReader | None = None,
-    without_values: bool = False,
+    values: PlainReader = PLAIN_READER,
 ) -> FetchedBatch | None:
-    """The records of ``raw`` in ``[start, end)``, verified; None if there are none. ``values``
-    decodes those of a topic with a schema; ``without_values`` leaves columns of a schema out."""
+    """Returns the records of ``raw`` in ``[start, end)``, verified, as ``values`` reads them; None
+    if there are none."""
     header = raw.header
     if header.base_offset >= end:
         return None
     try:
-        if values is None:
-            directory = verify_against(header, raw.data)
-        else:
-            directory = values.verify(header, raw.data, is_cut=raw.is_cut)
+        directory = values.verify(header, raw.data, is_cut=raw.is_cut)
         if header.is_control:
             return None
-        arrow_batch = _arrow_batch(raw, values, directory, without_values=without_values)
+        arrow_batch = values.stored(header, raw.data, is_cut=raw.is_cut, directory=directory)
         rows = _rows(header, arrow_batch, start=start, end=end)
         if not rows:
             return None
         if len(rows) < header.record_count:
             arrow_batch = arrow_batch.slice(rows.start, len(rows))
-        if values is not None:
-            read = values.as_read(topic_partition, header, columns_of(arrow_batch), rows)
-            arrow_batch = pa.RecordBatch.from_arrays([*read.values()], names=[*read])
+        arrow_batch = values.as_read(topic_partition, header, arrow_batch, rows)
     except CorruptRecordBatchError as error:
         raise damaged(topic_partition, header, error) from error
     if not arrow_batch.num_rows:
@@ -182,11 +173,7 @@ def decoded(
     if "offset_delta" in arrow_batch.schema.names:
         first = arrow_batch.column("offset_delta")[0].as_py()
     return FetchedBatch(
-        topic_partition,
-        header.base_offset + first,
-        arrow_batch,
-        header,
-        None if values is None else values.schema,
+        topic_partition, header.base_offset + first, arrow_batch, header, values.schema
     )
 
 
@@ -199,28 +186,6 @@ def damaged(
         f"The records {lost} are damaged. Those before, and from offset {lost.end} on, "
         f"are readable: continue there. {error}"
     )
-
-
-def columns_of(arrow_batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The columns by name."""
-    return dict(zip(arrow_batch.schema.names, arrow_batch.columns, strict=True))
-
-
-def _arrow_batch(
-    raw: EncodedBatch,
-    values: ValueReader | None,
-    directory: Directory | None,
-    *,
-    without_values: bool,
-) -> pa.RecordBatch:
-    header = raw.header
-    if without_values and header.layout == LAYOUT_COLUMNS:
-        columns = decode_columns(header, raw.data, None, directory=directory)
-        return pa.RecordBatch.from_pydict(columns)
-    if values is not None and header.layout == LAYOUT_COLUMNS:
-        columns = values.columns(header, raw.data, is_cut=raw.is_cut, directory=directory)
-        return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
-    return decode(header, raw.data)
 
 
 def _rows(header: RecordBatchHeader, arrow_batch: pa.RecordBatch, *, start: int, end: int) -> range:

@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from spark_logbus.client.fetch.batches import FetchedBatch, decoded, encoded_batch
+from spark_logbus.client.fetch.plain_reader import PLAIN_READER, PlainReader
 from spark_logbus.errors import CorruptRecordBatchError, UndecodableRecordError
 from spark_logbus.model import TimestampType, TopicPartition
 from spark_logbus.record import format as fmt
 from spark_logbus.record.rows.join import deltas_of, joined
 from spark_logbus.record.run import RecordBatchRun, verified
-
-if TYPE_CHECKING:
-    from spark_logbus.client.fetch.values import ValueReader
 
 # To decode fewer together takes longer than one by one.
 _LEAST_TOGETHER: Final = 10
@@ -107,7 +105,7 @@ def take_columns(
     end: int,
     enough_rows: int,
     enough_bytes: int,
-    values: ValueReader | None = None,
+    values: PlainReader = PLAIN_READER,
 ) -> tuple[int, FetchedColumns | None]:
     """The records in ``[start, end)`` of so many of the first record batches of ``run`` as have the
     same attributes and make up about ``enough_rows`` or ``enough_bytes``, and their number.
@@ -121,9 +119,9 @@ def take_columns(
     if together is not None:
         count, columns = together
         found = _cut(topic_partition, part.part(0, count), columns, start=start, end=end)
-        if found is None or values is None:
-            return count, found
-        read = values.as_read_together(part.header(0), found.columns)
+        if found is None:
+            return count, None
+        read = values.as_read_together(part, found.columns)
         if read is not None:
             columns = {name: column for name, column in read.items() if _is_wanted(name, wanted)}
             size = found.size_bytes
@@ -144,7 +142,7 @@ def take_columns(
 def _together(
     run: RecordBatchRun,
     wanted: Collection[str],
-    values: ValueReader | None,
+    values: PlainReader,
     *,
     enough_bytes: int,
 ) -> tuple[int, dict[str, pa.Array]] | None:
@@ -153,7 +151,7 @@ def _together(
     verified and decoded one by one."""
     attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
     if attributes & fmt.LAYOUT_MASK:
-        if values is None or len(run) < _LEAST_TYPED_TOGETHER or attributes & fmt.CONTROL:
+        if len(run) < _LEAST_TYPED_TOGETHER or attributes & fmt.CONTROL:
             return None
         return values.joined(run)
     if len(run) < _LEAST_TOGETHER:
@@ -177,7 +175,7 @@ def take_batch(
     *,
     start: int,
     end: int,
-    values: ValueReader | None = None,
+    values: PlainReader = PLAIN_READER,
 ) -> tuple[int, FetchedBatch | None]:
     """The records in ``[start, end)`` of the first record batch of ``run``, or of as many small
     ones as can be decoded together, and how many these are.
@@ -196,12 +194,11 @@ def take_batch(
             if skip >= stop:
                 return count, None
             cut = {name: column.slice(skip, stop - skip) for name, column in columns.items()}
-            read = cut if values is None else values.as_read_together(part.header(0), cut)
+            read = values.as_read_together(part, cut)
             if read is not None:
                 whole = pa.RecordBatch.from_arrays([*read.values()], names=[*read])
-                schema = None if values is None else values.schema
                 first, header = part.base_offset + skip, part.header(0)
-                return count, FetchedBatch(topic_partition, first, whole, header, schema)
+                return count, FetchedBatch(topic_partition, first, whole, header, values.schema)
     raw = encoded_batch(run, 0)
     return 1, decoded(topic_partition, raw, start=start, end=end, values=values)
 
@@ -247,7 +244,7 @@ def _one_by_one(
     start: int,
     end: int,
     enough_bytes: int,
-    values: ValueReader | None,
+    values: PlainReader,
 ) -> tuple[int, FetchedColumns | None]:
     """As ``take_columns``, of record batches with the same attributes."""
     found: list[FetchedBatch] = []

@@ -26,6 +26,7 @@ from spark_logbus.client.fetch.batches import (
 )
 from spark_logbus.client.fetch.columns import FetchedColumns, take_columns
 from spark_logbus.client.fetch.first_fetches import FirstFetch
+from spark_logbus.client.fetch.plain_reader import PLAIN_READER, KeysOnlyReader
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import (
     ConfigError,
@@ -48,7 +49,7 @@ from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.retry import Deadline
 
 if TYPE_CHECKING:
-    from spark_logbus.client.fetch.values import ValueReader
+    from spark_logbus.client.fetch.plain_reader import PlainReader
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class RangeReader:
         in_flight: int = 2,
         missing_tail_wait_ms: int = 5_000,
         received: FirstFetch | None = None,
-        values: ValueReader | None = None,
+        values: PlainReader | None = None,
         without_values: bool = False,
     ) -> None:
         if fetch_bytes < 1 or not 1 <= in_flight <= 2:
@@ -108,11 +109,10 @@ class RangeReader:
         self._pending: PendingResponse | None = None
         self._tail_deadline: Deadline | None = None
         self._closed = False
-        self._values = values
-        self._without_values = without_values
+        self._values = values or (KeysOnlyReader() if without_values else PLAIN_READER)
         if received is not None:
             with suppress(LogbusError):  # fetched again, and the error met by who reads
-                chosen_by = values if received.chosen else None
+                chosen_by = self._values if received.chosen else None
                 data, start = received.data, self._position
                 self._take(received_run(self._tp, data, position=start, chosen_by=chosen_by))
 
@@ -128,7 +128,6 @@ class RangeReader:
                     start=self._range.start,
                     end=self._range.end,
                     values=self._values,
-                    without_values=self._without_values,
                 )
             except BaseException:
                 self.close()
@@ -280,10 +279,9 @@ class RangeReader:
 
         What is mapped is not sent: then to leave out what stands beside the values saves nothing.
         """
-        values = self._values
-        if values is None or (values.takes_all_fields and self._maps_files):
+        if self._values.takes_all_fields and self._maps_files:
             return None
-        return values.choice
+        return self._values.choice
 
     @property
     def _max_by_file(self) -> int:

@@ -31,6 +31,7 @@ from avro_columns.decode.evolution import Resolver
 from avro_columns.errors import BatchTooLargeError, ResolutionError, UnsupportedTypeError
 from avro_columns.values.arrow_types import arrow_type
 from avro_columns.values.resolved_tree import parse, record_of, with_fields
+from spark_logbus.client.fetch.plain_reader import UNDECODABLE, PlainReader
 from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.errors import UndecodableRecordError
 from spark_logbus.model import OffsetRange, OnUndecodable, TopicPartition
@@ -60,18 +61,17 @@ _MOST_CUT: Final = 16
 # made of datums.
 _MOST_TOGETHER_BYTES: Final = 32 << 20
 
-UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
-
+#: Remedy for values that do not decode, where the caller of a reader knows no better one.
 _REMEDY: Final = (
-    "Read with another version of the schema (option schemaVersion), or have such records left out "
-    "(option onUndecodable: drop) or kept beside the others (keep)."
+    "Read with another version of the schema, or have such records left out or kept beside the "
+    "others."
 )
 _NO_BYTES: Final = " (it is stored as columns, so that it has no bytes to show)"
 _RECORD_COLUMNS: Final = frozenset({"timestamp", "key", "headers"})
 _NO_FIELDS: Final = '{"type": "record", "name": "nothing", "fields": []}'
 
 
-class ValueReader:
+class ValueReader(PlainReader):
     """Decodes the values of one topic. Thread-safe but for first uses of a schema, which may be
     worked out twice."""
 
@@ -83,11 +83,12 @@ class ValueReader:
         columns: Collection[str] = _RECORD_COLUMNS,
         on_undecodable: OnUndecodable = OnUndecodable.FAIL,
         find_writer: Callable[[int], str | None] | None = None,
+        remedy: str = _REMEDY,
     ) -> None:
         """``fields`` are those wanted of the reader's schema, whose order they have; None: all; an
         empty sequence: no value is decoded. ``columns`` are those wanted beside the value.
         ``find_writer`` finds schemas that ``schemas`` does not have, by id; None for one
-        that there is not.
+        that there is not. ``remedy`` tells what to do about values that do not decode.
 
         Raises UnsupportedSchemaError, and SchemaMismatchError for a field that there is not.
         """
@@ -95,6 +96,7 @@ class ValueReader:
         self._columns = _RECORD_COLUMNS.intersection(columns)
         self._on_undecodable = on_undecodable
         self._find_writer = find_writer
+        self._remedy = remedy
         self._writers: dict[int, _Writer] = {}
         self._fields = None if fields is None else tuple(fields)
         #: The number of records that were left out.
@@ -177,19 +179,21 @@ class ValueReader:
             return verify_selected(header, data, self._selection(header.schema_id))
         return verify_against(header, data)
 
-    def columns(
+    def stored(
         self,
         header: RecordBatchHeader,
         data: memoryview,
         *,
         is_cut: bool,
         directory: Directory | None,
-    ) -> dict[str, pa.Array]:
-        """The columns of a verified record batch of layout 1, with ``value`` as it was written, or
-        a struct without fields where that is not known or not wanted.
+    ) -> pa.RecordBatch:
+        """Returns what ``PlainReader.stored`` does; ``value`` of payload layout 1 is a struct
+        without fields where its schema is not known or not wanted.
 
         Raises CorruptRecordBatchError, and CoordinationError where a schema has to be looked up.
         """
+        if header.layout != fmt.LAYOUT_COLUMNS:
+            return super().stored(header, data, is_cut=is_cut, directory=directory)
         found = decode_columns(
             header,
             data,
@@ -200,15 +204,11 @@ class ValueReader:
         )
         if "value" not in found:
             found["value"] = struct_of([], [], header.record_count, None)
-        return found
+        return _arrow_batch(found)
 
     def joined(self, run: RecordBatchRun) -> tuple[int, dict[str, pa.Array]] | None:
-        """As ``columns``, of all records of as many of the first record batches of ``run``, which
-        are alike, as are found to be sound, and the number of these record batches. None if they
-        have to be verified and decoded one by one.
-
-        Raises CoordinationError where a schema has to be looked up.
-        """
+        """Returns what ``PlainReader.joined`` does. Raises CoordinationError where a schema has to
+        be looked up."""
         header = run.header(0)
         selection = self._selection(header.schema_id)
         stored_type = self._writer(header.schema_id).stored_type
@@ -230,16 +230,17 @@ class ValueReader:
         self,
         topic_partition: TopicPartition,
         header: RecordBatchHeader,
-        columns: dict[str, pa.Array],
+        stored: pa.RecordBatch,
         rows: range,
-    ) -> dict[str, pa.Array]:
-        """``columns`` of those rows of one record batch with ``value`` as the reader's; some
-        records may be left out.
+    ) -> pa.RecordBatch:
+        """Returns those rows of one record batch with ``value`` as the reader's; some records may
+        be left out.
 
         Raises UndecodableRecordError, and CoordinationError where a schema has to be looked up.
         """
+        columns = dict(zip(stored.schema.names, stored.columns, strict=True))
         if self._reads_nothing:
-            return columns | {"value": struct_of([], [], len(rows), None)}
+            return _arrow_batch(columns | {"value": struct_of([], [], len(rows), None)})
         try:
             decoded = self._decoded(columns["value"], header, MAX_DECODED_BYTES)
         except BatchTooLargeError as error:
@@ -247,7 +248,7 @@ class ValueReader:
             decoded = self._none_of(columns["value"], reason)
         read = self._told(columns, decoded)
         if not decoded.undecodable or self._on_undecodable is OnUndecodable.KEEP:
-            return read
+            return _arrow_batch(read)
         # The places of the rows where there are no gaps yet.
         read.setdefault("offset_delta", integers(rows, pa.int32()))
         left_out = np.array([each.row for each in decoded.undecodable])
@@ -257,7 +258,7 @@ class ValueReader:
             raise UndecodableRecordError(
                 f"{len(left_out)} of the records {OffsetRange(topic_partition, first, last + 1)} "
                 f"do not decode under the schema; the first has offset {first}: "
-                f"{decoded.undecodable[0].reason}. {_REMEDY}"
+                f"{decoded.undecodable[0].reason}. {self._remedy}"
             )
         if not self.dropped:
             first = header.base_offset + read["offset_delta"][int(left_out[0])].as_py()
@@ -270,19 +271,19 @@ class ValueReader:
             )
         self.dropped += len(left_out)
         stay = pa.array(np.delete(np.arange(len(rows)), left_out))
-        return {name: column.take(stay) for name, column in read.items()}
+        return _arrow_batch({name: column.take(stay) for name, column in read.items()})
 
     def as_read_together(
-        self, header: RecordBatchHeader, columns: Mapping[str, pa.Array]
+        self, run: RecordBatchRun, columns: Mapping[str, pa.Array]
     ) -> Mapping[str, pa.Array] | None:
-        """As ``as_read``, of several record batches that are alike, of which ``header`` is the
-        first one's; None if what becomes of their records is to be decided one by one."""
+        """Returns what ``as_read`` does, of several record batches that are alike; None if what
+        becomes of their records is to be decided one by one."""
         if "value" not in columns:
             return columns
         if self._reads_nothing:
             return {**columns, "value": struct_of([], [], len(columns["value"]), None)}
         try:
-            decoded = self._decoded(columns["value"], header, _MOST_TOGETHER_BYTES)
+            decoded = self._decoded(columns["value"], run.header(0), _MOST_TOGETHER_BYTES)
         except BatchTooLargeError:
             return None
         if decoded.undecodable and self._on_undecodable is not OnUndecodable.KEEP:
@@ -432,6 +433,10 @@ _resolution = lru_cache(maxsize=64)(_Resolution)
 @lru_cache(maxsize=64)
 def _stored_type(text: str) -> pa.DataType:
     return arrow_type(parse(text))
+
+
+def _arrow_batch(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
 
 
 def _row(undecodable: Undecodable) -> int:

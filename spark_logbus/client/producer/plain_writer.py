@@ -27,9 +27,11 @@ class PlainWriter:
     def prepare(self, topic: str, value: Any) -> tuple[PlainWriter, Any, int]:
         """Returns the writer of a value, the value as its builder takes it, and the size of the
         record in bytes."""
-        if value is not None and value.__class__ is not bytes:
+        if value is None:
+            return self, None, RECORD_OVERHEAD_BYTES
+        if value.__class__ is not bytes:
             value = as_bytes("value", value)
-        return self, value, RECORD_OVERHEAD_BYTES + len(value or b"")
+        return self, value, RECORD_OVERHEAD_BYTES + len(value)
 
     def column(self, topic: str, values: Any) -> Any:
         """Returns the values of many records, to become the column ``value``."""

@@ -28,7 +28,7 @@ from spark_logbus.client import (
     ProducerInterceptor,
     RangeReader,
 )
-from spark_logbus.client.consumer.topic_values import look_up_reader
+from spark_logbus.client.consumer.value_readers import look_up_reader
 from spark_logbus.errors import (
     InvalidRequestError,
     RecordBatchTooLargeError,

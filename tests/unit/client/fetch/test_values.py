@@ -261,7 +261,7 @@ class TestSchemasThatCannotBeRead:
     ) -> ValueReader:
         writers = {1: ONE, 3: self.OTHER}
         schemas = ValueSchemas("t", encoding, ONE, writers, "t-value", {1: 1, 3: 2}, 1)
-        return ValueReader(schemas, fields=fields, on_undecodable=on)
+        return ValueReader(schemas, fields=fields, on_undecodable=on, remedy="Do so.")
 
     def test_an_id_that_is_gone_fails_with_its_place_and_remedy(self, encoding: Encoding) -> None:
         with pytest.raises(UndecodableRecordError) as raised:
@@ -270,7 +270,7 @@ class TestSchemasThatCannotBeRead:
         assert f"1 of the records {OffsetRange(T0, 6, 7)} do not decode" in said
         assert "its schema id is 9, which the topic's subject 't-value' does not have" in said
         assert "register it with that id again, in the mode IMPORT of the subject" in said
-        assert "onUndecodable" in said
+        assert said.endswith(". Do so.")
 
     def test_schemas_that_do_not_resolve_fail_with_both_versions(self, encoding: Encoding) -> None:
         with pytest.raises(UndecodableRecordError) as raised:
@@ -281,7 +281,7 @@ class TestSchemasThatCannotBeRead:
             "version 2 of the schema (id 3) cannot be read under version 1 of the schema (id 1): "
             "a was written as a map with text as keys, which cannot be read as long."
         ) in said
-        assert "schemaVersion" in said
+        assert said.endswith(". Do so.")
 
     @pytest.mark.parametrize("schema_id", [3, 9])
     def test_such_records_are_dropped_and_counted(self, encoding: Encoding, schema_id: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,35 +18,33 @@ from spark_logbus.client.cluster.topic_identity import recreated
 from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.columns import take_batch
+from spark_logbus.client.fetch.plain_reader import PLAIN_READER, PlainReader
 from spark_logbus.errors import UndecodableRecordError
 from spark_logbus.model import OnUndecodable, TopicPartition
 from spark_logbus.record.format import NO_END
 from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.topic_schemas import VALUE_ENCODING
 
-if TYPE_CHECKING:
-    from spark_logbus.client.fetch.values import ValueReader
-
 # So long an id that the registry did not have is not asked for again.
 _UNKNOWN_S: Final = 5.0
 _MAX_UNKNOWN: Final = 10_000  # ids; damaged values can name any
 
 
-class TopicValues:
-    """The readers of one consumer, by topic id. Not thread-safe."""
+class ValueReaders:
+    """Readers of one consumer's topics, by topic id. Not thread-safe."""
 
     def __init__(self, cluster: Cluster, config: ConsumerConfig) -> None:
         self._cluster = cluster
         self._config = config
-        self._readers: dict[str, ValueReader | None] = {}
+        self._readers: dict[str, PlainReader] = {}
 
     @property
     def dropped(self) -> int:
-        """The number of records that were left out, as their values do not decode."""
-        return sum(reader.dropped for reader in list(self._readers.values()) if reader is not None)
+        """Number of records that were left out, as their values do not decode."""
+        return sum(reader.dropped for reader in list(self._readers.values()))
 
-    def reader(self, topic: str, topic_id: str) -> ValueReader | None:
-        """Of a topic with a schema; None for one of plain bytes.
+    def reader(self, topic: str, topic_id: str) -> PlainReader:
+        """Returns the reader of a topic's values.
 
         Raises CoordinationError, InvalidRequestError where ZooKeeper's address is not known,
         UnknownSubjectError and UnknownVersionError.
@@ -57,13 +55,13 @@ class TopicValues:
             found = self._readers[topic_id] = self._look_up(topic, topic_id)
             return found
 
-    def _look_up(self, topic: str, topic_id: str) -> ValueReader | None:
+    def _look_up(self, topic: str, topic_id: str) -> PlainReader:
         deadline = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
         known = self._cluster.topic(topic, deadline)
         if known.topic_id != topic_id:
             raise recreated(topic, expected=topic_id, actual=known.topic_id)
         if VALUE_ENCODING not in known.config:
-            return None
+            return PLAIN_READER
         return look_up_reader(
             self._cluster,
             topic,
@@ -76,10 +74,10 @@ class TopicValues:
         )
 
 
-def take_typed(
-    topic_partition: TopicPartition, run: RecordBatchRun, values: ValueReader, *, start: int
+def take_decoded(
+    topic_partition: TopicPartition, run: RecordBatchRun, values: PlainReader, *, start: int
 ) -> tuple[int, FetchedBatch | None]:
-    """As ``take_batch``, of a topic with a schema; 0 for the records in front of a value that does
+    """Takes records as ``take_batch`` does; the number is 0 for those in front of a value that does
     not decode, at which the next call then raises.
 
     Raises UndecodableRecordError, which names the offset, beside what ``take_batch`` does.
@@ -110,9 +108,9 @@ def look_up_reader(
     *,
     version: int | None = None,
     on_undecodable: OnUndecodable = OnUndecodable.FAIL,
-) -> ValueReader | None:
-    """A reader of a topic with that configuration, which finds schemas that come later as well;
-    None for a topic of plain bytes. Raises as ``TopicValues.reader``."""
+) -> PlainReader:
+    """Returns a reader of a topic with that configuration, which finds schemas that come later as
+    well. Raises as ``ValueReaders.reader`` does."""
     # Imported here: most consumers need none of it.
     from spark_logbus.client.fetch.values import ValueReader
     from spark_logbus.client.schemas.topic import find_value_schemas, opened_registry
@@ -120,7 +118,7 @@ def look_up_reader(
     with opened_registry(cluster, client_name="consumer") as registry:
         schemas = find_value_schemas(registry, topic, config, version=version)
     if schemas is None:
-        return None
+        return PLAIN_READER
     return ValueReader(schemas, on_undecodable=on_undecodable, find_writer=_finder(cluster))
 
 
