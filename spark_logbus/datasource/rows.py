@@ -17,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_logbus.client import FetchedColumns
+from spark_logbus.client.fetch.plain_reader import UNDECODABLE
 from spark_logbus.datasource.columns import ColumnChoice
-from spark_logbus.datasource.value_types import UNDECODABLE, retyped
+from spark_logbus.datasource.value_types import retyped
 from spark_logbus.record import compute as pc
 from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP
 from spark_logbus.record.rows.plain import scalar

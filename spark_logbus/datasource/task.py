@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from spark_logbus.client.fetch.values import ValueReader
 
 logger = logging.getLogger(__name__)
+
+_REMEDY: Final = (
+    "Read with another version of the schema (option schemaVersion), or have such records left out "
+    "(option onUndecodable: drop) or kept beside the others (keep)."
+)
 
 
 def read_partition(
@@ -120,6 +125,7 @@ def _value_readers(partition: RangesPartition, columns: ColumnChoice) -> dict[st
             fields=columns.value_fields(partial(fields_of, schemas.reader)),
             columns=columns.names,
             on_undecodable=columns.values.on_undecodable,
+            remedy=_REMEDY,
         )
         for topic, schemas in partition.schemas.items()
     }

@@ -20,8 +20,6 @@ from spark_logbus.record.rows.plain import scalar
 
 _NANOS: Final = scalar(1000, pa.int64())  # in a microsecond
 
-UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
-
 
 def spark_type(arrow: pa.DataType) -> DataType:
     """The type of a column in Spark."""

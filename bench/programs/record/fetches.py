@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spark_logbus.client.fetch.batches import received_run
 from spark_logbus.client.fetch.columns import take_columns
+from spark_logbus.client.fetch.plain_reader import PLAIN_READER
 from spark_logbus.client.fetch.values import ValueReader
 from spark_logbus.datasource.batch_sizer import TARGET_BYTES, TARGET_ROWS
 from spark_logbus.model import TopicPartition
@@ -41,7 +42,7 @@ def read_fetch(data: memoryview, *, records: int, values: ValueReader | None = N
             end=NO_END,
             enough_rows=TARGET_ROWS,
             enough_bytes=TARGET_BYTES,
-            values=values,
+            values=values or PLAIN_READER,
         )
         rows += found.rows if found is not None else 0
         run = run.part(taken, len(run)) if taken < len(run) else None

@@ -17,13 +17,11 @@ from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
 from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import compute as pc
-from spark_logbus.record.columns.cut_run import find_cut_run
 from spark_logbus.record.rows.plain import integers, scalar
 from spark_logbus.record.run import RecordBatchRun, find_run
 
 if TYPE_CHECKING:
     from avro_columns.values.resolved_tree import Node
-    from spark_logbus.client.fetch.values import ValueReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def received_run(
     data: memoryview,
     *,
     position: int,
-    chosen_by: ValueReader | None = None,
+    chosen_by: PlainReader | None = None,
 ) -> RecordBatchRun | None:
     """The whole record batches of a fetch at ``position``; one that is cut off is left out, and
     None is returned if there is no other. With ``chosen_by`` they came with the columns that it
@@ -109,11 +107,7 @@ def received_run(
     CorruptRecordBatchError or UnsupportedVersionError.
     """
     try:
-        run = (
-            find_run(data)
-            if chosen_by is None
-            else find_cut_run(data, chosen_by.cut, least_bytes=chosen_by.least_cut_bytes)
-        )
+        run = find_run(data) if chosen_by is None else chosen_by.find_chosen(data)
     except CorruptRecordBatchError as error:
         raise CorruptRecordBatchError(
             f"{topic_partition} is damaged at offset {position}. {error}"

@@ -14,7 +14,7 @@ from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import Directory
 from spark_logbus.record.columns.decoder import decode_columns
 from spark_logbus.record.rows.arrow import decode
-from spark_logbus.record.run import RecordBatchRun
+from spark_logbus.record.run import RecordBatchRun, find_run
 
 if TYPE_CHECKING:
     from avro_columns.values.resolved_tree import Node
@@ -51,6 +51,10 @@ class PlainReader:
     def takes_all_fields(self) -> bool:
         """True if ``choice`` leaves out no field of any value."""
         return True
+
+    def find_chosen(self, data: memoryview) -> RecordBatchRun | None:
+        """Returns the record batches of a fetch that asked for ``choice``, as ``find_run`` does."""
+        return find_run(data)
 
     def verify(
         self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool

@@ -39,6 +39,7 @@ from spark_logbus.protocol import ColumnChoice
 from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import Directory
+from spark_logbus.record.columns.cut_run import find_cut_run
 from spark_logbus.record.columns.decoder import decode_columns, verify_selected
 from spark_logbus.record.columns.join import column_run, joined_columns, verified_columns
 from spark_logbus.record.columns.layout import ColumnSelection, struct_of
@@ -145,10 +146,10 @@ class ValueReader(PlainReader):
         choice = self.choice
         return choice is None or all(places is None for places in choice.fields.values())
 
-    @property
-    def least_cut_bytes(self) -> int:
-        """Record batches that take less come whole."""
-        return 0 if self.choice is None else self.choice.min_bytes
+    def find_chosen(self, data: memoryview) -> RecordBatchRun | None:
+        """Returns the record batches of a fetch that asked for ``choice``, as ``find_run`` does."""
+        least_bytes = 0 if self.choice is None else self.choice.min_bytes
+        return find_cut_run(data, self.cut, least_bytes=least_bytes)
 
     def cut(self, header: RecordBatchHeader) -> ColumnSelection | None:
         """What comes of that record batch when a fetch asks for ``choice``; None: all of it."""
