@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 
@@ -14,10 +15,11 @@ _JOIN_S = 30.0
 class Periodic:
     """A daemon thread that calls ``work`` again and again. Thread-safe; ``start`` it at most once.
 
-    ``work`` returns the seconds to pause before it is called again, None for ``pause_s``. It is
-    called first when ``first_pause_s`` have passed, ``pause_s`` if that is not given. What it
-    raises is logged as ``failure``, and it is called again after ``pause_s``. ``at_end`` is called
-    last, on the same thread, when the thread is to end. Who stops it waits ``join_s`` at most.
+    ``work`` returns the seconds to pause before it is called again, None for ``pause_s``, infinity
+    for a pause that lasts until the thread is woken. It is called first when ``first_pause_s`` have
+    passed, ``pause_s`` if that is not given. What it raises is logged as ``failure``, and it is
+    called again after ``pause_s``. ``at_end`` is called last, on the same thread, when the thread
+    is to end. Who stops it waits ``join_s`` at most.
     """
 
     def __init__(
@@ -67,7 +69,8 @@ class Periodic:
     def _run(self) -> None:
         pause_s: float | None = self._first_pause_s
         while True:
-            self._woken.wait(self._pause_s if pause_s is None else pause_s)
+            pause_s = self._pause_s if pause_s is None else pause_s
+            self._woken.wait(None if pause_s == math.inf else pause_s)
             self._woken.clear()  # before the look at ``stopping``, which ``end`` sets first
             if self.stopping.is_set():
                 break

@@ -226,7 +226,7 @@ class Broker:
             self._network = self._monitoring.sources.network = self._listen()
             remember_port(config.data_dir, self._network.port)
             self._identity.register(self.address)
-            self._replica_manager.start()
+            self._replica_manager.thread.start()
             self._metadata_cache.start()
             self._lease.start()
             self._flushed_ends.thread.start()
@@ -265,10 +265,10 @@ class Broker:
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
             self._flushed_ends.thread.stop, self._session.close, self._lease.join,
-            self._publisher.thread.stop, self._replica_manager.stop, self._metadata_cache.stop,
-            self._zookeeper_executor.stop, self._copy_executor.stop, self._stop_schema_executor,
-            self._compactor.thread.stop, self._maintenance.stop, self._logs.close,
-            self._monitoring.stop,
+            self._publisher.thread.stop, self._replica_manager.thread.stop,
+            self._metadata_cache.stop, self._zookeeper_executor.stop, self._copy_executor.stop,
+            self._stop_schema_executor, self._compactor.thread.stop, self._maintenance.stop,
+            self._logs.close, self._monitoring.stop,
         ]  # fmt: skip
         for step in steps:
             try:

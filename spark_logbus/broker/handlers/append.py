@@ -15,7 +15,8 @@ from itertools import islice
 
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.replica.manager import LeaderPartition, ReplicaManager
+from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.broker.schema_ids import KnownSchemaIds, SchemaUse
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import paths

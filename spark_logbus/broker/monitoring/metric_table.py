@@ -148,7 +148,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("cluster_brokers", _GAUGE, "Brokers that are registered in ZooKeeper.", (),
            _one(lambda s: len(s.metadata_cache.brokers))),
     Metric("partitions_led", _GAUGE, "Partitions that this broker leads.", (),
-           _one(lambda s: s.replica_manager.count)),
+           _one(lambda s: len(s.replica_manager.led()))),
     Metric("partitions_append_refused", _GAUGE,
            "Partitions that are served and whose disk refuses appends: it is full, or read-only.",
            (), _one(lambda s: s.logs.stats.refused.count)),

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
-import threading
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_logbus.broker.decided_shares import PartitionShare, decided_shares
 from spark_logbus.broker.metadata_cache import TopicsImage
+from spark_logbus.broker.replica.removal import TopicRemoval, fields_about
+from spark_logbus.broker.replica.states import (
+    LeaderPartition,
+    ReplicaEvent,
+    Replicas,
+    ReplicaState,
+)
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     PartitionState,
@@ -28,11 +34,10 @@ from spark_logbus.errors import (
 from spark_logbus.log import LogDirectory, PartitionLog, WantedLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
+from spark_logbus.threads import Periodic
 from spark_logbus.zookeeper import CorruptNodeError
 
 logger = logging.getLogger(__name__)
-
-_State = PartitionState | CorruptNodeError | None
 
 _RETRY = Backoff(first_ms=1_000, max_ms=30_000)
 _SHOWN = 10  # partitions that one line of the log names
@@ -41,16 +46,8 @@ _REFUSED_RETRY_S = 2.0
 _REFUSED_LOOK_S = 0.002  # to look at 10,000 of them takes ZooKeeper about a second
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderPartition:
-    """A partition that this broker leads, under a leader epoch."""
-
-    log: PartitionLog
-    leader_epoch: int
-
-
 def sole_replica(_: TopicPartition, end: int) -> int:
-    """The high watermark of a partition without followers: the end of what is safe here.
+    """Returns the high watermark of a partition without followers: the end of what is safe here.
 
     That is the flushed end, or the log end where flushing is left to the operating system.
     """
@@ -58,7 +55,7 @@ def sole_replica(_: TopicPartition, end: int) -> int:
 
 
 def require_id(topic: str, topic_id: str | None, led: LeaderPartition) -> None:
-    """Raise UnknownTopicError if ``topic_id`` is given and is of another topic of that name than
+    """Raises UnknownTopicError if ``topic_id`` is given and is of another topic of that name than
     the one that is led here."""
     if topic_id not in (None, led.log.topic_id):
         raise UnknownTopicError(
@@ -67,20 +64,12 @@ def require_id(topic: str, topic_id: str | None, led: LeaderPartition) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A partition that is not served, because its log here is missing or too short."""
-
-    topic_id: str
-    error: StorageError
-
-
 class _Assigned(NamedTuple):
     """A partition that this broker is to lead, and its state as ZooKeeper has it."""
 
     topic_partition: TopicPartition
     record: TopicRecord
-    state: _State
+    state: PartitionState | CorruptNodeError | None
 
 
 class ReplicaManager:
@@ -88,13 +77,8 @@ class ReplicaManager:
 
     A partition is served as soon as its leadership stands in ZooKeeper, and goes on being served
     while ZooKeeper is away. One whose log is not there, though it was led before, or ends before
-    what ZooKeeper knows, is refused until it is given up (see ``TopicRegistry.give_up``).
-
-    A topic's logs are removed only when it is seen to disappear within one ZooKeeper session. Logs
-    of topics that ZooKeeper does not know at the start, or no longer knows in a new session, are
-    left alone, also by retention and compaction: ZooKeeper may have lost them. So are those of a
-    topic whose node disappears when it could not be read: nobody deleted the topic, somebody
-    cleared the node away.
+    what ZooKeeper knows, is refused until it is given up (see ``TopicRegistry.give_up``). What is
+    gone from ZooKeeper is removed or kept (see ``removal``).
 
     A broker that lost its id resigns: it leads nothing, applies nothing and so deletes nothing
     until it leads again, then in new leader epochs.
@@ -116,51 +100,47 @@ class ReplicaManager:
         self._topics = topics
         self._writers = writers
         self._notify = partition_changed
-        self._led: dict[TopicPartition, LeaderPartition] = {}
-        # Led before the id was lost:
-        self._led_before: dict[TopicPartition, LeaderPartition] = {}
-        self._resigned = False
-        self._resignations = 0
-        self._refused: dict[TopicPartition, Refused] = {}
-        # Of deleted topics, with the topic's id, while the disk does not let them go:
-        self._to_remove: dict[TopicPartition, str] = {}
-        self._applied = TopicsImage({}, session_id=0)
+        self._replicas = Replicas()
+        self._removal = TopicRemoval(logs, self._replicas)
+        # Stands for the time since this broker has its id; None while another one has it.
+        self._term: object | None = object()
         self._newest: TopicsImage | None = None
-        self._pending: TopicsImage | None = None  # the newest, when it is to be applied (again)
+        self._is_due = False  # the newest image is to be applied, perhaps again
+        self._applied = TopicsImage({}, session_id=0)
+        self._tries = 0  # to apply the newest image
         self._logged_held: list[TopicPartition] = []
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="replica-manager", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join(timeout=30)
+        self.thread = Periodic(
+            "replica-manager",
+            self._apply_newest,
+            pause_s=math.inf,
+            failure="The partitions could not be brought in line with ZooKeeper.",
+        )
 
     def update(self, image: TopicsImage) -> None:
-        """Bring the partitions in line with ``image``, soon and on another thread."""
-        with self._changed:
-            self._pending = self._newest = image
-            self._changed.notify()
+        """Brings the partitions in line with ``image``, soon and on another thread."""
+        self._newest = image
+        self._apply_soon()
+
+    def _apply_soon(self) -> None:
+        self._is_due = True
+        self.thread.wake()
 
     def resign(self) -> None:
-        """Lead nothing from now on: another broker has the id."""
-        with self._changed:
-            self._resigned = True
-            self._resignations += 1
-            led, self._led = self._led, {}
-            self._led_before.update(led)
-            self._changed.notify()
+        """Leads nothing from now on: another broker has the id."""
+        with self._replicas.lock:
+            self._term = None
+            led = self._replicas.resign()
+        self.thread.wake()
         for topic_partition in led:
             self._notify(topic_partition)
 
+    def lead_again(self) -> None:
+        """Takes the partitions in new leader epochs: the id is this broker's again."""
+        self._term = object()
+        self._apply_soon()
+
     def check_epochs(self) -> None:
-        """Lead those partitions anew that another broker has led since, which had the id for a
+        """Leads those partitions anew that another broker has led since, which had the id for a
         while and is gone. Raises CoordinationError."""
         by_topic: dict[str, list[TopicPartition]] = {}
         for topic_partition in self.led():
@@ -176,16 +156,13 @@ class ReplicaManager:
                 logger.debug("The epochs of %s are left as they are: %s", topic, error)
 
     def _check_epoch(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        led, newest = self._led.get(topic_partition), state.leader_epoch
+        led, newest = self.find(topic_partition), state.leader_epoch
         if led is None or led.leader_epoch == newest:
             return
         if led.log.flushed_end < (state.end or 0):
             # The other broker's log has come further: this one is opened anew, and refused.
-            with self._changed:
-                if self._led.get(topic_partition) is led:
-                    del self._led[topic_partition]
-                self._pending = self._newest
-                self._changed.notify()
+            self._change_led(topic_partition, led, ReplicaEvent.OVERTAKE)
+            self._apply_soon()
             return
         epoch = self._topics.lead(
             topic_partition,
@@ -193,107 +170,109 @@ class ReplicaManager:
             topic_id=led.log.topic_id,
             end=led.log.flushed_end,
         ).leader_epoch
-        with self._changed:
-            if self._led.get(topic_partition) is led:
-                self._led[topic_partition] = LeaderPartition(led.log, epoch)
+        again = LeaderPartition(led.log, epoch)
+        self._change_led(topic_partition, led, ReplicaEvent.LEAD, again)
         logger.warning(
             "%s was led by another broker meanwhile, in epoch %d; leading it in epoch %d.",
-            topic_partition, newest, epoch, extra=_about(topic_partition),
+            topic_partition, newest, epoch, extra=fields_about(topic_partition),
         )  # fmt: skip
 
-    def lead_again(self) -> None:
-        """The id is this broker's again: take the partitions in new leader epochs."""
-        with self._changed:
-            self._resigned = False
-            self._pending = self._newest
-            self._changed.notify()
+    def _change_led(
+        self,
+        topic_partition: TopicPartition,
+        led: LeaderPartition,
+        event: ReplicaEvent,
+        again: LeaderPartition | None = None,
+    ) -> None:
+        """Changes a partition if it is still led as ``led``."""
+        with self._replicas.lock:
+            if self.find(topic_partition) is led:
+                self._replicas.change(topic_partition, event, leader=again)
+
+    # -- lookups --------------------------------------------------------------------------
 
     def leader_of(self, topic_partition: TopicPartition) -> LeaderPartition:
-        """The log and epoch of a partition that is led here.
+        """Returns the log and epoch of a partition that is led here.
 
         Raises NotLeaderError, or the reason why this broker does not lead a partition of its own:
         LogMissingError, PartitionOfflineError.
         """
-        led = self._led.get(topic_partition)
+        led = self._replicas.leader(topic_partition)
         if led is None:
-            refused = self._refused.get(topic_partition)
-            if refused is not None:
-                raise refused.error.again()
+            error = self._replicas.get(topic_partition).error
+            if error is not None:
+                raise error.again()
             raise NotLeaderError(
                 f"Broker {self._broker_id} does not lead {topic_partition}; "
                 "refresh the metadata and ask its leader."
             )
         return led
 
-    @property
-    def count(self) -> int:
-        return len(self._led)
-
     def find(self, topic_partition: TopicPartition) -> LeaderPartition | None:
-        return self._led.get(topic_partition)
+        return self._replicas.leader(topic_partition)
 
     def led(self) -> dict[TopicPartition, LeaderPartition]:
-        """All that are led here, as of now."""
-        return dict(self._led)
+        """Returns all that are led here, as of now."""
+        return self._replicas.leading()
 
     def refused(self) -> dict[TopicPartition, StorageError]:
-        """Partitions that would be led here if their logs were whole, and the error of each."""
+        """Returns the partitions that would be led here if their logs were whole, with the error of
+        each."""
         return {
-            topic_partition: refused.error
-            for topic_partition, refused in self._refused.copy().items()
+            topic_partition: replica.error
+            for topic_partition, replica in self._replicas.in_state(ReplicaState.REFUSED).items()
+            if replica.error is not None
         }
 
     # -- applying images ------------------------------------------------------------------
 
-    def _run(self) -> None:
-        unfinished: TopicsImage | None = None
-        tries = 0
-        while True:
-            with self._changed:
-                if self._pending is None and not self._stopping:
-                    self._changed.wait(None if unfinished is None else self._pause_s(tries))
-                if self._stopping:
-                    return
-                news, self._pending = self._pending, None
-            image = news or unfinished
-            if self._resigned:
-                self._hold_all()
-            if image is None or self._resigned:
-                unfinished = None
-                continue
-            tries = 1 if news else tries + 1
-            try:
-                unfinished = None if self._apply(image) else image
-            except Exception:
-                logger.exception("The partitions could not be brought in line with ZooKeeper.")
-                unfinished = image
+    def _apply_newest(self) -> float:
+        """Applies the newest image; returns the seconds until that is to be tried again."""
+        if self._is_due:
+            self._is_due = False  # before the image is taken, which may be followed by another
+            self._tries = 0
+        image, term = self._newest, self._term
+        if term is None:
+            self._hold_all()
+        if term is None or image is None:
+            return math.inf
+        self._tries += 1
+        try:
+            if self._apply(image, term):
+                return math.inf
+        except Exception:
+            logger.exception("The partitions could not be brought in line with ZooKeeper.")
+        return self._pause_s()
 
-    def _pause_s(self, tries: int) -> float:
-        pause_s, refused = _RETRY.pause_s(tries), len(self._refused)
+    def _pause_s(self) -> float:
+        pause_s, refused = _RETRY.pause_s(self._tries), len(self.refused())
         if not refused:
             return pause_s
         return min(pause_s, _REFUSED_RETRY_S + refused * _REFUSED_LOOK_S)
 
-    def _apply(self, image: TopicsImage) -> bool:
-        """Bring the logs in line with ``image``; False when something is to be tried again."""
+    def _apply(self, image: TopicsImage, term: object) -> bool:
+        """Brings the logs in line with ``image``; returns False when something is to be tried
+        again."""
         for record in image.removed_since(self._applied):
-            self._let_go(record, kept=self._why_kept(record, image))
+            gone = self._assigned_here(record)
+            self._removal.remove_or_keep(record, gone, before=self._applied, now=image)
+            for topic_partition in gone:
+                self._notify(topic_partition)
         self._applied = image
-        done = self._remove_deleted(image.topics)
-        resignations = self._resignations
+        done = self._removal.remove_deleted(image.topics)
         try:
             states = self._states(image.topics.values())
             decided = decided_shares(self._writers.pending().states) if states else {}
             assigned = [
                 _Assigned(topic_partition, record, states.get(topic_partition))
                 for record in image.topics.values()
-                for topic_partition in self._ours(record)
+                for topic_partition in self._assigned_here(record)
             ]
             for start in range(0, len(assigned), MAX_CLAIMS):
-                if self._stopping or self._resigned:
+                if self.thread.stopping.is_set() or self._term is not term:
                     return False
                 some = assigned[start : start + MAX_CLAIMS]
-                done = self._take(some, decided, resignations) and done
+                done = self._take(some, decided, term) and done
         except CoordinationError as error:
             logger.warning("Not all partitions can be led yet, trying again: %s", error)
             return False
@@ -305,10 +284,11 @@ class ReplicaManager:
             self._logs.pause_deletion(each.topic_partition, topic_id=each.topic_id)
 
     def _log_held(self) -> None:
+        refused = self.refused()
         held = sorted(
             each.topic_partition
             for each in self._logs.logs()
-            if each.deletion_paused and each.topic_partition not in self._refused
+            if each.deletion_paused and each.topic_partition not in refused
         )
         if held and held != self._logged_held:
             logger.warning(
@@ -320,39 +300,40 @@ class ReplicaManager:
             )  # fmt: skip
         self._logged_held = held
 
-    def _ours(self, record: TopicRecord) -> list[TopicPartition]:
+    def _assigned_here(self, record: TopicRecord) -> list[TopicPartition]:
         return [
             TopicPartition(record.name, partition)
             for partition, brokers in record.partitions.items()
             if brokers[:1] == [self._broker_id]
         ]
 
-    def _states(self, records: Iterable[TopicRecord]) -> dict[TopicPartition, _State]:
-        """The states in ZooKeeper of the partitions that are ours and not led yet."""
+    def _states(
+        self, records: Iterable[TopicRecord]
+    ) -> dict[TopicPartition, PartitionState | CorruptNodeError | None]:
+        """Reads the states in ZooKeeper of the partitions that are to be led here and are not."""
         return self._topics.states_of(
             topic_partition
             for record in records
-            for topic_partition in self._ours(record)
-            if (led := self._led.get(topic_partition)) is None
-            or led.log.topic_id != record.topic_id
+            for topic_partition in self._assigned_here(record)
+            if (led := self.find(topic_partition)) is None or led.log.topic_id != record.topic_id
         )
 
     def _take(
         self,
         assigned: Sequence[_Assigned],
         decided: Mapping[TopicPartition, Sequence[PartitionShare]],
-        resignations: int,
+        term: object,
     ) -> bool:
-        """Lead the partitions, all together; False when that failed for one, or this broker has
-        resigned once more since. ``decided`` is what of atomic writes is to be published, as far as
-        that is not known to be done. Raises CoordinationError."""
+        """Leads the partitions, all together; returns False when that failed for one, or this
+        broker has resigned since the ``term`` began. ``decided`` are the shares of atomic writes
+        that are not known to be published. Raises CoordinationError."""
         done = True
         logs: dict[TopicPartition, PartitionLog] = {}
         for each, log in zip(assigned, self._logs_of(assigned), strict=True):
             if isinstance(log, LogbusError):
                 done = self._is_settled(each, log) and done
                 continue
-            led = self._led.get(each.topic_partition)
+            led = self.find(each.topic_partition)
             if led is not None and led.log is log:
                 continue
             for decision in decided.get(each.topic_partition, ()):
@@ -371,11 +352,11 @@ class ReplicaManager:
                 done = self._is_settled(each, state) and done
             elif state is not None:
                 led = LeaderPartition(logs[each.topic_partition], state.leader_epoch)
-                done = self._serve(each.topic_partition, led, resignations) and done
+                done = self._serve(each.topic_partition, led, term) and done
         return done
 
     def _is_settled(self, assigned: _Assigned, error: LogbusError) -> bool:
-        """Tell why a partition is not led; False when it is to be tried again. Raises
+        """Tells why a partition is not led; returns False when it is to be tried again. Raises
         CoordinationError."""
         topic_partition = assigned.topic_partition
         if isinstance(error, CorruptNodeError):  # reported by who met it
@@ -387,29 +368,29 @@ class ReplicaManager:
             self._refuse(topic_partition, assigned.record, error)
         else:
             logger.error(
-                "Cannot serve %s: %s", topic_partition, error, extra=_about(topic_partition)
+                "Cannot serve %s: %s", topic_partition, error, extra=fields_about(topic_partition)
             )
         return False
 
-    def _serve(
-        self, topic_partition: TopicPartition, led: LeaderPartition, resignations: int
-    ) -> bool:
-        with self._changed:
-            if self._resignations != resignations:
+    def _serve(self, topic_partition: TopicPartition, led: LeaderPartition, term: object) -> bool:
+        with self._replicas.lock:
+            if self._term is not term:
                 return False  # another broker may have led since, in a later epoch
-            before = self._led_before.pop(topic_partition, None)
+            before = self._replicas.get(topic_partition).leader
             if before is None or before.log is not led.log:
                 led.log.add_listener(lambda: self._notify(topic_partition))
-            self._refused.pop(topic_partition, None)
-            self._led[topic_partition] = led  # last: who finds it may append, and wait for records
+            # Last: who finds it may append, and wait for records.
+            self._replicas.change(
+                topic_partition, ReplicaEvent.LEAD, topic_id=led.log.topic_id, leader=led
+            )
         logger.info(
             "Leading %s in epoch %d.",
-            topic_partition, led.leader_epoch, extra=_about(topic_partition),
+            topic_partition, led.leader_epoch, extra=fields_about(topic_partition),
         )  # fmt: skip
         return True
 
     def _logs_of(self, assigned: Sequence[_Assigned]) -> list[PartitionLog | LogbusError]:
-        """The partitions' logs; those that are refused and given up go on, or new ones do."""
+        """Returns the partitions' logs; one that was refused and given up goes on, or a new one."""
         found = self._logs.ensure_all(
             [
                 WantedLog(
@@ -447,9 +428,11 @@ class ReplicaManager:
     def _refuse(
         self, topic_partition: TopicPartition, record: TopicRecord, error: PartitionOfflineError
     ) -> None:
-        """Report once, in the log and in ZooKeeper, that the partition is not served."""
-        known = self._refused.get(topic_partition)
-        if known and (known.topic_id, known.error.message) == (record.topic_id, error.message):
+        """Reports once, in the log and in ZooKeeper, that the partition is not served."""
+        known = self._replicas.get(topic_partition)
+        if known.error is not None and (known.topic_id, known.error.message) == (
+            record.topic_id, error.message,
+        ):  # fmt: skip
             return
         try:
             self._topics.refuse(
@@ -462,59 +445,8 @@ class ReplicaManager:
             )
         except UnknownTopicError:
             return  # deleted just now; the news of it is under way
-        self._refused[topic_partition] = Refused(record.topic_id, error.again())
+        self._replicas.change(
+            topic_partition, ReplicaEvent.REFUSE, topic_id=record.topic_id, error=error.again()
+        )
         self._notify(topic_partition)
-        logger.error("%s", error, extra=_about(topic_partition))
-
-    def _why_kept(self, record: TopicRecord, image: TopicsImage) -> str | None:
-        """The reason to keep the logs of a topic that is gone; None if it was deleted."""
-        if image.session_id != self._applied.session_id:
-            return "since its session was lost"
-        return None if record.readable else "where its topic's node could not be read any more"
-
-    def _let_go(self, record: TopicRecord, *, kept: str | None) -> None:
-        for topic_partition in self._ours(record):
-            with self._changed:  # or ``check_epochs`` could put it back
-                self._led.pop(topic_partition, None)
-            self._refused.pop(topic_partition, None)
-            self._notify(topic_partition)
-            if kept is not None:
-                self._logs.pause_deletion(topic_partition, topic_id=record.topic_id)
-                logger.warning(
-                    "%s is gone from ZooKeeper %s. All its records are kept, whatever its "
-                    "retention was, in case it was not deleted; remove the directory if it was.",
-                    topic_partition,
-                    kept,
-                )
-                continue
-            self._led_before.pop(topic_partition, None)
-            self._to_remove[topic_partition] = record.topic_id
-
-    def _remove_deleted(self, topics: Mapping[str, TopicRecord]) -> bool:
-        """Remove the logs of deleted topics; False when the disk refuses one, for now."""
-        for topic_partition, topic_id in list(self._to_remove.items()):
-            now = topics.get(topic_partition.topic)
-            if now is not None and now.topic_id == topic_id:  # of a ZooKeeper put back, say
-                del self._to_remove[topic_partition]
-        if not self._to_remove:
-            return True
-        try:
-            errors = self._logs.remove(self._to_remove)
-        except LogbusError as error:
-            errors = dict.fromkeys(self._to_remove, error)
-        for topic_partition in list(self._to_remove):
-            about = _about(topic_partition)
-            if topic_partition in errors:
-                logger.error(
-                    "Cannot remove %s yet: %s",
-                    topic_partition, errors[topic_partition], extra=about,
-                )  # fmt: skip
-            else:
-                del self._to_remove[topic_partition]
-                logger.info("Removed %s: its topic was deleted.", topic_partition, extra=about)
-        return not self._to_remove
-
-
-def _about(topic_partition: TopicPartition) -> dict[str, object]:
-    """Fields for logs that are read by machines."""
-    return {"topic": topic_partition.topic, "partition": topic_partition.partition}
+        logger.error("%s", error, extra=fields_about(topic_partition))

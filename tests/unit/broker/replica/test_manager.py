@@ -149,7 +149,7 @@ class Following:
             writers=cast(WriterRegistry, self.writers),
             partition_changed=self.moved.append,
         )
-        self.replica_manager.start()
+        self.replica_manager.thread.start()
 
     def tell(
         self,
@@ -182,7 +182,7 @@ def following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follo
     with logs_in(tmp_path / "data") as logs:
         following = Following(logs)
         yield following
-        following.replica_manager.stop()
+        following.replica_manager.thread.stop()
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_retention_waits_for_a_zookeeper_that_stands_still(tmp_path: Path) -> No
         wait_until(lambda: found.config.retention_ms)
         logs.directory.maintain()
         assert found.ends().log_start_offset == 3
-        following.replica_manager.stop()
+        following.replica_manager.thread.stop()
 
 
 def test_logs_that_zookeeper_does_not_know_are_told(
@@ -293,7 +293,7 @@ def test_logs_that_zookeeper_does_not_know_are_told(
                 following.tell()
                 wait_until(following.leads)
         wait_until(lambda: "for 13 of the logs here (lost-0, lost-1, " in caplog.text)
-        following.replica_manager.stop()
+        following.replica_manager.thread.stop()
         assert caplog.text.count("all their records are kept") == 1
         assert all(log.deletion_paused for log in logs.directory.logs() if log.topic_id == NEW)
 
@@ -409,7 +409,7 @@ def test_epochs_are_checked_while_partitions_are_taken(
     """As after a start whose session expired before all were taken."""
     count = 400
     following.tell(brokers=(1,) * count)
-    while following.replica_manager.count < count:
+    while len(following.replica_manager.led()) < count:
         following.replica_manager.check_epochs()
 
 
@@ -485,8 +485,8 @@ def test_stop_does_not_wait_for_zookeeper_to_come_back(following: Following) -> 
     following.topics.failures = [CoordinationError("away")] * 1_000_000
     following.tell()
     wait_until(lambda: len(following.topics.failures) < 1_000_000)
-    following.replica_manager.stop()
-    assert not following.replica_manager._thread.is_alive()
+    following.replica_manager.thread.stop()
+    assert not following.replica_manager.thread._thread.is_alive()
 
 
 def test_a_missing_log_is_refused_until_given_up(

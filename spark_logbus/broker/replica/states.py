@@ -1,0 +1,194 @@
+"""States of the partitions that a broker has to do with, and the table of what changes them.
+
+A partition is in one state. What happens to it is an event, and the table says which state follows;
+what is not in the table cannot happen.
+
+A topic may be deleted and created anew under its name, while the disk does not let go of the log of
+the one before. So a partition can be led or refused although it was to be removed: the log of the
+topic before has been set aside by then.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spark_logbus.errors import PartitionOfflineError
+from spark_logbus.log import PartitionLog
+from spark_logbus.model import TopicPartition
+
+
+class ReplicaState(enum.Enum):
+    """State of a partition on the broker that it is assigned to."""
+
+    #: The broker has not taken it yet, or nothing is left of it.
+    ABSENT = "absent"
+    #: It is served.
+    LEADING = "leading"
+    #: It is not served, as its log is missing or too short, until that log is given up.
+    REFUSED = "refused"
+    #: It is not served, and its log is left alone: another broker has or had the id of this one, or
+    #: ZooKeeper may have lost the topic.
+    HELD = "held"
+    #: Its topic was deleted, and its log is to go as soon as the disk lets it.
+    REMOVING = "removing"
+
+
+class ReplicaEvent(enum.Enum):
+    """Event that may change the state of a partition."""
+
+    #: Its leadership stands in ZooKeeper.
+    LEAD = "lead"
+    #: Its log was found to be missing or too short.
+    REFUSE = "refuse"
+    #: Another broker has the id of this one.
+    RESIGN = "resign"
+    #: Another broker, which had the id for a while, has taken the log further.
+    OVERTAKE = "overtake"
+    #: Its topic is gone from ZooKeeper, and may not have been deleted.
+    KEEP = "keep"
+    #: Its topic was deleted.
+    DELETE = "delete"
+    #: Its log was removed.
+    REMOVE = "remove"
+    #: The topic whose log was to be removed is in ZooKeeper again.
+    RETURN = "return"
+
+
+_ABSENT, _LEADING, _REFUSED, _HELD, _REMOVING = ReplicaState
+_LEAD, _REFUSE, _RESIGN, _OVERTAKE, _KEEP, _DELETE, _REMOVE, _RETURN = ReplicaEvent
+
+TRANSITIONS: Final[Mapping[ReplicaState, Mapping[ReplicaEvent, ReplicaState]]] = {
+    _ABSENT: {
+        _LEAD: _LEADING,
+        _REFUSE: _REFUSED,
+        _RESIGN: _ABSENT,
+        _KEEP: _HELD,
+        _DELETE: _REMOVING,
+    },
+    _LEADING: {
+        _LEAD: _LEADING,
+        _REFUSE: _REFUSED,
+        _RESIGN: _HELD,
+        _OVERTAKE: _HELD,
+        _KEEP: _HELD,
+        _DELETE: _REMOVING,
+    },
+    _REFUSED: {
+        _LEAD: _LEADING,
+        _REFUSE: _REFUSED,
+        _RESIGN: _REFUSED,
+        _KEEP: _HELD,
+        _DELETE: _REMOVING,
+    },
+    _HELD: {
+        _LEAD: _LEADING,
+        _REFUSE: _REFUSED,
+        _RESIGN: _HELD,
+        _KEEP: _HELD,
+        _DELETE: _REMOVING,
+    },
+    _REMOVING: {
+        _LEAD: _LEADING,
+        _REFUSE: _REFUSED,
+        _RESIGN: _REMOVING,
+        _KEEP: _REMOVING,  # what is kept is of a later topic, of which there is no log yet
+        _DELETE: _REMOVING,
+        _REMOVE: _ABSENT,
+        _RETURN: _ABSENT,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderPartition:
+    """A partition that this broker leads, under a leader epoch."""
+
+    log: PartitionLog
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A partition in its state.
+
+    ``topic_id`` is of the topic that was refused, or is to be removed. ``leader`` is what is led,
+    or what was led last; ``error`` is the reason why a partition is refused.
+    """
+
+    state: ReplicaState
+    topic_id: str = ""
+    leader: LeaderPartition | None = None
+    error: PartitionOfflineError | None = None
+
+
+_NO_REPLICA: Final = Replica(_ABSENT)
+
+
+class Replicas:
+    """The partitions that a broker has to do with, by state. Thread-safe; reads take no lock.
+
+    Changes are made under ``lock``, which a caller holds if its change depends on what it read.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._replicas: dict[TopicPartition, Replica] = {}
+
+    def get(self, topic_partition: TopicPartition) -> Replica:
+        return self._replicas.get(topic_partition, _NO_REPLICA)
+
+    def leader(self, topic_partition: TopicPartition) -> LeaderPartition | None:
+        """Returns the partition as it is led here, None if it is not."""
+        replica = self._replicas.get(topic_partition)
+        return replica.leader if replica is not None and replica.state is _LEADING else None
+
+    def leading(self) -> dict[TopicPartition, LeaderPartition]:
+        """Returns all that are led here, as of now."""
+        return {
+            topic_partition: replica.leader
+            for topic_partition, replica in self.in_state(_LEADING).items()
+            if replica.leader is not None
+        }
+
+    def in_state(self, state: ReplicaState) -> dict[TopicPartition, Replica]:
+        """Returns the partitions that are in ``state``, as of now."""
+        return {
+            topic_partition: replica
+            for topic_partition, replica in self._replicas.copy().items()
+            if replica.state is state
+        }
+
+    def change(
+        self,
+        topic_partition: TopicPartition,
+        event: ReplicaEvent,
+        *,
+        topic_id: str | None = None,
+        leader: LeaderPartition | None = None,
+        error: PartitionOfflineError | None = None,
+    ) -> None:
+        """Brings a partition into the state that follows; what is not given stays as it was."""
+        with self.lock:
+            now = self.get(topic_partition)
+            state = TRANSITIONS[now.state][event]
+            if state is _ABSENT:
+                self._replicas.pop(topic_partition, None)
+            elif state is not now.state or event not in (_RESIGN, _KEEP):  # else nothing changes
+                self._replicas[topic_partition] = Replica(
+                    state,
+                    topic_id=now.topic_id if topic_id is None else topic_id,
+                    leader=None if state is _REMOVING else leader or now.leader,
+                    error=error if state is _REFUSED else None,
+                )
+
+    def resign(self) -> list[TopicPartition]:
+        """Leads nothing any more; returns what was led."""
+        with self.lock:
+            led = list(self.in_state(_LEADING))
+            for topic_partition in self._replicas.copy():
+                self.change(topic_partition, _RESIGN)
+        return led
