@@ -13,8 +13,8 @@ from typing import Final
 
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import Reached
-from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.errors import CoordinationError
 from spark_logbus.model import TopicPartition
 from spark_logbus.threads import Periodic
@@ -41,13 +41,13 @@ class FlushedEndNotes:
     def __init__(
         self,
         replica_manager: ReplicaManager,
-        topics: TopicRegistry,
+        states: PartitionStates,
         session: Session,
         *,
         clock: Clock,
     ) -> None:
         self._replica_manager = replica_manager
-        self._topics = topics
+        self._states = states
         self._session = session
         self._clock = clock
         self._noted: dict[TopicPartition, Reached] = {}
@@ -97,5 +97,5 @@ class FlushedEndNotes:
             ]
         )
         while part := dict(islice(moved, _AT_ONCE)):
-            self._topics.note_ends(part)
+            self._states.note_ends(part)
             self._noted.update(part)

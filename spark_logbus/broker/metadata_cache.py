@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import PartitionState, TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.errors import LogbusError
@@ -57,11 +58,13 @@ class MetadataCache:
         *,
         brokers: BrokerRegistry,
         topics: TopicRegistry,
+        states: PartitionStates,
         topics_changed: Callable[[TopicsImage], None],
     ) -> None:
         self._session = session
         self._broker_registry = brokers
         self._topic_registry = topics
+        self._partition_states = states
         self._notify = topics_changed
         self._brokers: list[BrokerAddress] = []
         self._topics: Mapping[str, TopicRecord] = {}
@@ -153,7 +156,7 @@ class MetadataCache:
         if known and len(known) == len(record.partitions):
             return record.topic_id, known
         try:
-            found = self._topic_registry.states(record.name, besides=known)
+            found = self._partition_states.states(record.name, besides=known)
         except CorruptNodeError:  # was reported; what was known before is as good as anything
             return topic_id, before
         return record.topic_id, {**known, **found}

@@ -37,6 +37,7 @@ from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.lease import Lease
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.subjects import SubjectReader
 from spark_logbus.coordination.writes.promises import PromiseRegistry, Promises
@@ -78,7 +79,7 @@ class Broker:
             connect_timeout_ms=None,
         )
         brokers = BrokerRegistry(session)
-        topics = TopicRegistry(session)
+        topics, states = TopicRegistry(session), PartitionStates(session)
         self._lease = Lease(timeout_ms=config.zookeeper_session_ms, ask=brokers.holds)
         session.set_state_hook(self._lease.session_is)
 
@@ -95,7 +96,7 @@ class Broker:
         self._replica_manager = ReplicaManager(
             config.id,
             logs=self._logs,
-            topics=topics,
+            states=states,
             writers=writers,
             partition_changed=delayed_fetches.wake,
         )
@@ -114,9 +115,10 @@ class Broker:
             session,
             brokers=brokers,
             topics=topics,
+            states=states,
             topics_changed=self._replica_manager.update,
         )
-        self._flushed_ends = FlushedEndNotes(self._replica_manager, topics, session, clock=clock)
+        self._flushed_ends = FlushedEndNotes(self._replica_manager, states, session, clock=clock)
         self._maintenance = log_maintenance(self._logs)
         self._compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
 

@@ -20,8 +20,7 @@ from spark_logbus.model import TopicPartition
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
     from spark_logbus.coordination.cluster.topic_records import PartitionState
-    from spark_logbus.coordination.cluster.topics import TopicRegistry
-    from spark_logbus.coordination.groups.offsets import GroupOffsets
+    from spark_logbus.zookeeper import Session
 
 STEP: Final = 10**12
 
@@ -105,14 +104,17 @@ def plan(
 
 def prepare(
     topic: str,
+    session: Session,
     *,
-    topics: TopicRegistry,
-    groups: GroupOffsets,
     only: Iterable[int] = (),
     keep: bool | None = None,
 ) -> GiveUpPlan:
-    """A plan from what ZooKeeper knows. UnknownTopicError, InvalidRequestError."""
-    record = topics.get(topic)
+    """Plans by what ZooKeeper knows. Raises UnknownTopicError, InvalidRequestError."""
+    from spark_logbus.coordination.cluster.partition_states import PartitionStates
+    from spark_logbus.coordination.cluster.topics import TopicRegistry
+    from spark_logbus.coordination.groups.offsets import GroupOffsets
+
+    record = TopicRegistry(session).get(topic)
     if record is None:
         raise UnknownTopicError(f"There is no topic {topic!r}; check its name.")
     partitions = list(only)
@@ -124,18 +126,22 @@ def prepare(
         )
     committed: dict[TopicPartition, int] = {}
     topic_partitions = [TopicPartition(topic, number) for number in record.partitions]
+    groups, states = GroupOffsets(session), PartitionStates(session)
     for group in groups.groups():
         for topic_partition, at in groups.committed(group, topic_partitions).items():
             if at.is_of(record.topic_id):
                 committed[topic_partition] = max(at.offset, committed.get(topic_partition, 0))
-    return plan(topic, record.topic_id, topics.states(topic), committed, only=partitions, keep=keep)
+    return plan(topic, record.topic_id, states.states(topic), committed, only=partitions, keep=keep)
 
 
-def apply(made: GiveUpPlan, topics: TopicRegistry) -> None:
-    """Hand the plan to the brokers, which follow within seconds. UnknownTopicError,
+def apply(made: GiveUpPlan, session: Session) -> None:
+    """Hands the plan to the brokers, which follow within seconds. Raises UnknownTopicError,
     InvalidRequestError."""
+    from spark_logbus.coordination.cluster.partition_states import PartitionStates
+
+    states = PartitionStates(session)
     for row in made.rows:
-        topics.give_up(
+        states.give_up(
             row.topic_partition,
             topic_id=made.topic_id,
             go_on_at=row.go_on_at,

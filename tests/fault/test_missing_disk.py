@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig, Producer
-from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.groups.offsets import GroupOffsets
 from spark_logbus.errors import LogMissingError, OffsetOutOfRangeError
 from spark_logbus.local.cluster import BrokerProcess
@@ -175,8 +175,8 @@ def test_a_kill_is_no_reason_to_refuse_a_log(
         wait_until(lambda: is_led(wire, "t"))
     append(broker, *[0] * 20)
     with Session(chroot, client_name="test") as session:
-        topics = TopicRegistry(session)
-        wait_until(lambda: topics.states("t")[0].end == 2 * (AT_FIRST + 20))
+        states = PartitionStates(session)
+        wait_until(lambda: states.states("t")[0].end == 2 * (AT_FIRST + 20))
     broker.kill()
     restarted(broker)
     with connect(broker) as wire:

@@ -16,6 +16,7 @@ from bench.programs.scaling.measuring import Measured, Settings, new_topic, tell
 from bench.programs.scaling.results import ZOOKEEPER, Sample
 from bench.programs.scaling.systems import LogbusSystem, cpu_seconds, logbus_system
 from spark_logbus.coordination import paths
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.groups.offsets import GroupOffsets
 from spark_logbus.coordination.writes.decisions import DecidedWrite, Proposal, TopicRecords
@@ -52,10 +53,10 @@ def _costs(system: LogbusSystem, partitions: int, idle_s: float) -> Sample:
     system.create_topic(topic, partitions)
     all_of_it = [TopicPartition(topic, number) for number in range(partitions)]
     with Session(system.address, client_name="bench") as session:
-        registry = TopicRegistry(session)
+        registry, states = TopicRegistry(session), PartitionStates(session)
         record = registry.get(topic)
         assert record is not None
-        read_s = _median_s(lambda _: registry.states(topic))
+        read_s = _median_s(lambda _: states.states(topic))
         of_topic = stored(Nodes(session), paths.topic(topic))
     with Session(f"{system.address}-bench", client_name="bench") as session:
         groups = GroupOffsets(session)

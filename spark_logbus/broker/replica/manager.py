@@ -16,12 +16,12 @@ from spark_logbus.broker.replica.states import (
     Replicas,
     ReplicaState,
 )
+from spark_logbus.coordination.cluster.partition_states import MAX_CLAIMS, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     PartitionState,
     TopicRecord,
 )
-from spark_logbus.coordination.cluster.topics import MAX_CLAIMS, TopicRegistry
 from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import (
     CoordinationError,
@@ -77,7 +77,7 @@ class ReplicaManager:
 
     A partition is served as soon as its leadership stands in ZooKeeper, and goes on being served
     while ZooKeeper is away. One whose log is not there, though it was led before, or ends before
-    what ZooKeeper knows, is refused until it is given up (see ``TopicRegistry.give_up``). What is
+    what ZooKeeper knows, is refused until it is given up (see ``PartitionStates.give_up``). What is
     gone from ZooKeeper is removed or kept (see ``removal``).
 
     A broker that lost its id resigns: it leads nothing, applies nothing and so deletes nothing
@@ -91,13 +91,13 @@ class ReplicaManager:
         broker_id: int,
         *,
         logs: LogDirectory,
-        topics: TopicRegistry,
+        states: PartitionStates,
         writers: WriterRegistry,
         partition_changed: Callable[[TopicPartition], None],
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
-        self._topics = topics
+        self._states = states
         self._writers = writers
         self._notify = partition_changed
         self._replicas = Replicas()
@@ -147,7 +147,7 @@ class ReplicaManager:
             by_topic.setdefault(topic_partition.topic, []).append(topic_partition)
         for topic, topic_partitions in by_topic.items():
             try:
-                states = self._topics.states(topic)
+                states = self._states.states(topic)
                 for topic_partition in topic_partitions:
                     state = states.get(topic_partition.partition)
                     if state is not None:
@@ -164,7 +164,7 @@ class ReplicaManager:
             self._change_led(topic_partition, led, ReplicaEvent.OVERTAKE)
             self._apply_soon()
             return
-        epoch = self._topics.lead(
+        epoch = self._states.lead(
             topic_partition,
             broker_id=self._broker_id,
             topic_id=led.log.topic_id,
@@ -261,7 +261,7 @@ class ReplicaManager:
         self._applied = image
         done = self._removal.remove_deleted(image.topics)
         try:
-            states = self._states(image.topics.values())
+            states = self._states_to_lead(image.topics.values())
             decided = decided_shares(self._writers.pending().states) if states else {}
             assigned = [
                 _Assigned(topic_partition, record, states.get(topic_partition))
@@ -307,11 +307,11 @@ class ReplicaManager:
             if brokers[:1] == [self._broker_id]
         ]
 
-    def _states(
+    def _states_to_lead(
         self, records: Iterable[TopicRecord]
     ) -> dict[TopicPartition, PartitionState | CorruptNodeError | None]:
         """Reads the states in ZooKeeper of the partitions that are to be led here and are not."""
-        return self._topics.states_of(
+        return self._states.states_of(
             topic_partition
             for record in records
             for topic_partition in self._assigned_here(record)
@@ -342,7 +342,7 @@ class ReplicaManager:
             logs[each.topic_partition] = log
         if not logs:
             return done
-        states = self._topics.lead_all(
+        states = self._states.lead_all(
             [LeadershipClaim(where, log.topic_id, log.flushed_end) for where, log in logs.items()],
             broker_id=self._broker_id,
         )
@@ -435,7 +435,7 @@ class ReplicaManager:
         ):  # fmt: skip
             return
         try:
-            self._topics.refuse(
+            self._states.refuse(
                 topic_partition,
                 broker_id=self._broker_id,
                 topic_id=record.topic_id,

@@ -11,8 +11,8 @@ from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Execute, Topic, 
 from spark_logbus.cli.output import NUMBER, Column, Console, Table, console
 
 if TYPE_CHECKING:
-    from spark_logbus.coordination.cluster.topics import TopicRegistry
     from spark_logbus.offsets.give_up import GiveUpPlan, GiveUpRow
+    from spark_logbus.zookeeper import Session
 
 _FOLLOWED_WITHIN_S = 30.0
 _LOOK_EVERY_S = 0.2
@@ -53,22 +53,18 @@ def give_up(
       logbus topics give-up orders -p 3
       logbus topics give-up orders --execute
     """
-    from spark_logbus.coordination.cluster.topics import TopicRegistry
-    from spark_logbus.coordination.groups.offsets import GroupOffsets
     from spark_logbus.offsets.give_up import apply, prepare
     from spark_logbus.zookeeper import Session
 
     out = console(stderr=as_json)
     with Session(zookeeper, client_name="logbus-topics") as session:
-        topics = TopicRegistry(session)
-        groups = GroupOffsets(session)
-        plan = prepare(name, topics=topics, groups=groups, only=partition or (), keep=keep)
+        plan = prepare(name, session, only=partition or (), keep=keep)
         _plan_table(name, plan).print(as_json=as_json)
         if not execute:
             out.print(_dry_run(plan))
             return
-        apply(plan, topics)
-        for row in _unfollowed(name, plan, topics, out):
+        apply(plan, session)
+        for row in _unfollowed(name, plan, session, out):
             out.print(
                 f"{row.topic_partition} is given up, and broker {row.broker_id} has not followed "
                 "yet; it will when it runs and ZooKeeper can be reached."
@@ -91,18 +87,17 @@ def _dry_run(plan: GiveUpPlan) -> str:
     )
 
 
-def _unfollowed(
-    name: str, plan: GiveUpPlan, topics: TopicRegistry, out: Console
-) -> list[GiveUpRow]:
+def _unfollowed(name: str, plan: GiveUpPlan, session: Session, out: Console) -> list[GiveUpRow]:
     """Wait for the brokers, and say what is served again; what is not in time."""
     from spark_logbus.clock import SystemClock
+    from spark_logbus.coordination.cluster.partition_states import PartitionStates
     from spark_logbus.offsets.give_up import is_followed
 
-    clock, pause = SystemClock(), threading.Event()
+    clock, pause, partition_states = SystemClock(), threading.Event(), PartitionStates(session)
     deadline = clock.monotonic() + _FOLLOWED_WITHIN_S
     left = list(plan.rows)
     while left and clock.monotonic() < deadline:
-        states = topics.states(name)
+        states = partition_states.states(name)
         for row in [row for row in left if is_followed(row, states)]:
             left.remove(row)
             start = states[row.topic_partition.partition].end or 0

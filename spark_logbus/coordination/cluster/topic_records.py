@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode
@@ -12,7 +13,7 @@ from spark_logbus.errors import ConfigError, InvalidNameError, UnknownTopicError
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.topic_schemas import check_unchanged
 from spark_logbus.zookeeper.nodes import Node
-from spark_logbus.zookeeper.unreadable import foreign_node
+from spark_logbus.zookeeper.unreadable import CorruptNodeError, foreign_node
 
 MAX_PARTITIONS = 10_000  # about 150 KB in the topic's node, far below ZooKeeper's 1 MiB
 MAX_CONFIG_BYTES = 100_000
@@ -164,3 +165,46 @@ def state_of(payload: StatePayload) -> PartitionState:
 
 def unknown_topic(name: str) -> UnknownTopicError:
     return UnknownTopicError(f"There is no topic {name!r}; create it, or check its name.")
+
+
+class TopicNode(NamedTuple):
+    """A topic's node and what is in it: nothing, or the reason why that cannot be read."""
+
+    name: str
+    node: Node | None
+    payload: TopicPayload | CorruptNodeError | None
+
+    @classmethod
+    def read(cls, name: str, node: Node | None) -> TopicNode:
+        try:
+            return cls(name, node, None if node is None else payload_of(name, node))
+        except CorruptNodeError as error:
+            return cls(name, node, error)
+
+    def alive(self) -> tuple[Node, TopicPayload]:
+        """UnknownTopicError, CorruptNodeError."""
+        if isinstance(self.payload, CorruptNodeError):
+            raise self.payload
+        if self.node is None or self.payload is None or self.payload.deleted:
+            raise unknown_topic(self.name)
+        return self.node, self.payload
+
+    def has_id(self, topic_id: str) -> bool:
+        """True if it is the node of the topic of that id, which was not deleted."""
+        payload = self.payload
+        return isinstance(payload, TopicPayload) and payload.id == topic_id and not payload.deleted
+
+    def require(self, claim: LeadershipClaim) -> None:
+        """UnknownTopicError unless it has the claimed partition; CorruptNodeError."""
+        _, payload = self.alive()
+        if claim.topic_id not in (None, payload.id):
+            raise UnknownTopicError(
+                f"The topic {self.name!r} with the id {claim.topic_id} was deleted; the one of "
+                f"that name now has the id {payload.id}."
+            )
+        partition = claim.topic_partition.partition
+        if partition not in payload.partitions:
+            raise UnknownTopicError(
+                f"The topic {self.name!r} has {len(payload.partitions)} partitions and so no "
+                f"partition {partition}."
+            )

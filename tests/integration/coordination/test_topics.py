@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from spark_logbus.coordination.cluster.partition_states import MAX_CLAIMS, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     PartitionState,
     Reached,
     TopicRecord,
 )
-from spark_logbus.coordination.cluster.topics import MAX_CLAIMS, TopicRegistry
+from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.errors import (
     ConfigError,
     InvalidNameError,
@@ -41,6 +42,11 @@ def opened(chroot: str) -> Iterator[Session]:
 @pytest.fixture
 def topics(opened: Session) -> TopicRegistry:
     return TopicRegistry(opened)
+
+
+@pytest.fixture
+def partition_states(opened: Session) -> PartitionStates:
+    return PartitionStates(opened)
 
 
 def create(topics: TopicRegistry, name: str, partitions: int = 1) -> TopicRecord:
@@ -83,43 +89,45 @@ class TestTopics:
             with pytest.raises(InvalidNameError):
                 topics.get(name)
 
-    def test_an_unknown_topic(self, topics: TopicRegistry) -> None:
+    def test_an_unknown_topic(
+        self, topics: TopicRegistry, partition_states: PartitionStates
+    ) -> None:
         assert topics.get("orders") is None
-        assert topics.states("orders") == {}
+        assert partition_states.states("orders") == {}
         with pytest.raises(UnknownTopicError):
             topics.delete("orders")
         with pytest.raises(UnknownTopicError):
             topics.configure("orders", {})
         with pytest.raises(UnknownTopicError):
-            topics.lead(TopicPartition("orders", 0), broker_id=1)
+            partition_states.lead(TopicPartition("orders", 0), broker_id=1)
 
     def test_a_deleted_topic_leaves_nothing_and_its_name_is_free(
-        self, topics: TopicRegistry, opened: Session
+        self, topics: TopicRegistry, opened: Session, partition_states: PartitionStates
     ) -> None:
         old = create(topics, "orders", 3)
-        topics.lead(TopicPartition("orders", 2), broker_id=1)
+        partition_states.lead(TopicPartition("orders", 2), broker_id=1)
         topics.delete("orders")
         assert topics.get("orders") is None
         assert topics.all() == {}
         assert Nodes(opened).children("/brokers/topics") == []
         assert create(topics, "orders").topic_id != old.topic_id
-        assert topics.states("orders") == {}
+        assert partition_states.states("orders") == {}
 
     def test_a_half_deleted_topics_name_is_free(
-        self, topics: TopicRegistry, chroot: str, opened: Session
+        self, topics: TopicRegistry, chroot: str, opened: Session, partition_states: PartitionStates
     ) -> None:
         create(topics, "orders", 2)
-        topics.lead(TopicPartition("orders", 1), broker_id=1)
+        partition_states.lead(TopicPartition("orders", 1), broker_id=1)
         node = Nodes(opened).get("/brokers/topics/orders")
         assert node is not None
         put(chroot, "/brokers/topics/orders", node.data[:-1] + b',"deleted":true}')
         assert topics.get("orders") is None
         assert topics.all() == {}
-        assert topics.states("orders") == {}
+        assert partition_states.states("orders") == {}
         with pytest.raises(UnknownTopicError):
-            topics.lead(TopicPartition("orders", 1), broker_id=1)
+            partition_states.lead(TopicPartition("orders", 1), broker_id=1)
         assert len(create(topics, "orders", 5).partitions) == 5
-        assert topics.states("orders") == {}
+        assert partition_states.states("orders") == {}
 
     def test_deleting_a_half_deleted_topic_cleans_up(
         self, topics: TopicRegistry, chroot: str, opened: Session
@@ -182,19 +190,26 @@ class TestTopics:
         assert topics.some(["others", "unknown"]) == {"others": others}
 
     def test_a_state_that_is_garbage_costs_its_partition(
-        self, topics: TopicRegistry, chroot: str, caplog: pytest.LogCaptureFixture
+        self,
+        topics: TopicRegistry,
+        chroot: str,
+        caplog: pytest.LogCaptureFixture,
+        partition_states: PartitionStates,
     ) -> None:
         create(topics, "orders", 2)
-        led = [topics.lead(TopicPartition("orders", number), broker_id=1) for number in (0, 1)]
+        led = [
+            partition_states.lead(TopicPartition("orders", number), broker_id=1)
+            for number in (0, 1)
+        ]
         path = "/brokers/topics/orders/partitions/1/state"
         put(chroot, path, b"garbage")
         for _ in range(2):
-            assert topics.states("orders") == {0: led[0]}
+            assert partition_states.states("orders") == {0: led[0]}
         with pytest.raises(CorruptNodeError, match=path):
-            topics.lead(TopicPartition("orders", 1), broker_id=1)
+            partition_states.lead(TopicPartition("orders", 1), broker_id=1)
         assert caplog.text.count(path) == 1
         put(chroot, path, b'{"leader":1,"leader_epoch":4,"in_sync":[1]}')
-        assert topics.lead(TopicPartition("orders", 1), broker_id=1).leader_epoch == 5
+        assert partition_states.lead(TopicPartition("orders", 1), broker_id=1).leader_epoch == 5
         assert topics._unreadable.messages == {}
 
     def test_unknown_fields_are_ignored(self, topics: TopicRegistry, chroot: str) -> None:
@@ -204,50 +219,60 @@ class TestTopics:
 
 
 class TestLeaders:
-    def test_every_take_over_is_a_new_leader_epoch(self, topics: TopicRegistry) -> None:
+    def test_every_take_over_is_a_new_leader_epoch(
+        self, topics: TopicRegistry, partition_states: PartitionStates
+    ) -> None:
         create(topics, "orders", 2)
         topic_partition = TopicPartition("orders", 1)
-        assert topics.states("orders") == {}
-        first = topics.lead(topic_partition, broker_id=1)
+        assert partition_states.states("orders") == {}
+        first = partition_states.lead(topic_partition, broker_id=1)
         assert first == PartitionState(leader=1, leader_epoch=0, in_sync=[1])
-        second = topics.lead(topic_partition, broker_id=2)
+        second = partition_states.lead(topic_partition, broker_id=2)
         assert second == PartitionState(leader=2, leader_epoch=1, in_sync=[2])
-        assert topics.lead(topic_partition, broker_id=2).leader_epoch == 2
-        assert topics.states("orders") == {1: PartitionState(2, 2, [2])}
+        assert partition_states.lead(topic_partition, broker_id=2).leader_epoch == 2
+        assert partition_states.states("orders") == {1: PartitionState(2, 2, [2])}
 
-    def test_a_partition_that_the_topic_does_not_have(self, topics: TopicRegistry) -> None:
+    def test_a_partition_that_the_topic_does_not_have(
+        self, topics: TopicRegistry, partition_states: PartitionStates
+    ) -> None:
         create(topics, "orders", 2)
         with pytest.raises(UnknownTopicError, match="2 partitions and so no partition 2"):
-            topics.lead(TopicPartition("orders", 2), broker_id=1)
+            partition_states.lead(TopicPartition("orders", 2), broker_id=1)
 
-    def test_rivals_never_get_the_same_epoch(self, topics: TopicRegistry) -> None:
+    def test_rivals_never_get_the_same_epoch(
+        self, topics: TopicRegistry, partition_states: PartitionStates
+    ) -> None:
         create(topics, "orders")
         topic_partition = TopicPartition("orders", 0)
         with ThreadPoolExecutor(4) as pool:
-            got = list(pool.map(lambda i: topics.lead(topic_partition, broker_id=i % 4), range(20)))
+            got = list(
+                pool.map(
+                    lambda i: partition_states.lead(topic_partition, broker_id=i % 4), range(20)
+                )
+            )
         assert sorted(state.leader_epoch for state in got) == list(range(20))
 
     def test_a_lost_reply_does_not_skip_an_epoch(
         self, zookeeper: EmbeddedZooKeeper, chroot: str
     ) -> None:
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
-            topics = TopicRegistry(unlucky)
+            topics, partition_states = TopicRegistry(unlucky), PartitionStates(unlucky)
             create(topics, "orders")
             topic_partition = TopicPartition("orders", 0)
             proxy.lose_reply(MULTI)  # of the partition's nodes
-            assert topics.lead(topic_partition, broker_id=1).leader_epoch == 0
+            assert partition_states.lead(topic_partition, broker_id=1).leader_epoch == 0
             proxy.lose_reply(MULTI)
-            assert topics.lead(topic_partition, broker_id=1).leader_epoch == 1
-            assert topics.states("orders")[0].leader_epoch == 1
+            assert partition_states.lead(topic_partition, broker_id=1).leader_epoch == 1
+            assert partition_states.states("orders")[0].leader_epoch == 1
             assert proxy.lost == 2
 
     def test_many_are_led_at_once_and_an_error_costs_only_its_own(
-        self, topics: TopicRegistry, chroot: str
+        self, topics: TopicRegistry, chroot: str, partition_states: PartitionStates
     ) -> None:
         record = create(topics, "orders", MAX_CLAIMS)
         other = create(topics, "clicks")
-        topics.lead(TopicPartition("orders", 1), broker_id=2, end=7)
-        topics.lead(TopicPartition("orders", 2), broker_id=2)
+        partition_states.lead(TopicPartition("orders", 1), broker_id=2, end=7)
+        partition_states.lead(TopicPartition("orders", 2), broker_id=2)
         put(chroot, "/brokers/topics/orders/partitions/2/state", b"not ours")
         claims = [
             *(
@@ -258,61 +283,71 @@ class TestLeaders:
             LeadershipClaim(TopicPartition("orders", MAX_CLAIMS), record.topic_id),
             LeadershipClaim(TopicPartition("gone", 0)),
         ]
-        led = topics.lead_all(claims, broker_id=1)
+        led = partition_states.lead_all(claims, broker_id=1)
         states = {each: state for each, state in led.items() if isinstance(state, PartitionState)}
         assert states[TopicPartition("orders", 0)] == PartitionState(1, 0, [1], 0)
         assert states[TopicPartition("orders", 1)] == PartitionState(1, 1, [1], 7)
         assert states[TopicPartition("clicks", 0)] == PartitionState(1, 0, [1], 5)
         assert len(states) == MAX_CLAIMS - 3
-        assert topics.states("orders") == {
+        assert partition_states.states("orders") == {
             each.partition: state for each, state in states.items() if each.topic == "orders"
         }
         assert isinstance(led[TopicPartition("orders", 2)], CorruptNodeError)
         assert isinstance(led[TopicPartition("orders", MAX_CLAIMS)], UnknownTopicError)
         assert isinstance(led[TopicPartition("gone", 0)], UnknownTopicError)
 
-    def test_rivals_for_many_never_get_the_same_epoch(self, topics: TopicRegistry) -> None:
+    def test_rivals_for_many_never_get_the_same_epoch(
+        self, topics: TopicRegistry, partition_states: PartitionStates
+    ) -> None:
         record = create(topics, "orders", 20)
         claims = [LeadershipClaim(TopicPartition("orders", n), record.topic_id) for n in range(20)]
         with ThreadPoolExecutor(4) as pool:
-            led = list(pool.map(lambda broker: topics.lead_all(claims, broker_id=broker), range(4)))
+            led = list(
+                pool.map(
+                    lambda broker: partition_states.lead_all(claims, broker_id=broker), range(4)
+                )
+            )
         for claim in claims:
             states = [each[claim.topic_partition] for each in led]
             epochs = [state.leader_epoch for state in states if isinstance(state, PartitionState)]
             assert sorted(epochs) == [0, 1, 2, 3]
 
     def test_partitions_that_may_not_be_listed_are_led_all_the_same(
-        self, topics: TopicRegistry, chroot: str
+        self, topics: TopicRegistry, chroot: str, partition_states: PartitionStates
     ) -> None:
         record = create(topics, "orders", 20)
-        topics.lead(TopicPartition("orders", 3), broker_id=2)
+        partition_states.lead(TopicPartition("orders", 3), broker_id=2)
         claims = [LeadershipClaim(TopicPartition("orders", n), record.topic_id) for n in range(20)]
         forbid(chroot, "/brokers/topics/orders/partitions")
-        states = topics.states_of(claim.topic_partition for claim in claims)
+        states = partition_states.states_of(claim.topic_partition for claim in claims)
         assert [each.partition for each, state in states.items() if state is not None] == [3]
 
     def test_a_lost_reply_skips_no_epoch_of_many(
         self, zookeeper: EmbeddedZooKeeper, chroot: str
     ) -> None:
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
-            topics = TopicRegistry(unlucky)
+            topics, partition_states = TopicRegistry(unlucky), PartitionStates(unlucky)
             create(topics, "orders", 20)
             claims = [LeadershipClaim(TopicPartition("orders", number)) for number in range(20)]
-            topics.lead(claims[7].topic_partition, broker_id=2)
+            partition_states.lead(claims[7].topic_partition, broker_id=2)
             proxy.lose_reply(MULTI)
-            topics.lead_all(claims, broker_id=1)
+            partition_states.lead_all(claims, broker_id=1)
             assert proxy.lost == 1
-            epochs = {n: state.leader_epoch for n, state in topics.states("orders").items()}
+            epochs = {
+                n: state.leader_epoch for n, state in partition_states.states("orders").items()
+            }
             assert epochs == {n: int(n == 7) for n in range(20)}
 
-    def test_the_longest_names_fit_into_one_transaction(self, topics: TopicRegistry) -> None:
+    def test_the_longest_names_fit_into_one_transaction(
+        self, topics: TopicRegistry, partition_states: PartitionStates
+    ) -> None:
         name = "n" * 249
         create(topics, name, 10_000)
         claims = [
             LeadershipClaim(TopicPartition(name, 9_999 - number)) for number in range(MAX_CLAIMS)
         ]
-        assert len(topics.lead_all(claims, broker_id=1)) == MAX_CLAIMS
-        assert len(topics.states(name)) == MAX_CLAIMS
+        assert len(partition_states.lead_all(claims, broker_id=1)) == MAX_CLAIMS
+        assert len(partition_states.states(name)) == MAX_CLAIMS
 
 
 class Snapshots:
@@ -339,7 +374,7 @@ class TestWatch:
             wait_until(lambda: seen.last == {"orders": created})
             changed = elsewhere.configure("orders", {"retention.ms": "5"})
             wait_until(lambda: seen.last == {"orders": changed})
-            elsewhere.lead(TopicPartition("orders", 0), broker_id=1)
+            PartitionStates(other).lead(TopicPartition("orders", 0), broker_id=1)
             elsewhere.delete("orders")
             wait_until(lambda: seen.last == {})
             again = create(elsewhere, "orders")
@@ -416,7 +451,11 @@ class TestWatch:
         assert set(topics._unreadable.messages) == {"/brokers/topics/orders"}
 
     def test_a_forbidden_topic_node_costs_that_topic_only(
-        self, topics: TopicRegistry, chroot: str, monkeypatch: pytest.MonkeyPatch
+        self,
+        topics: TopicRegistry,
+        chroot: str,
+        monkeypatch: pytest.MonkeyPatch,
+        partition_states: PartitionStates,
     ) -> None:
         monkeypatch.setattr("spark_logbus.zookeeper.watches._UNWATCHED_DELAY_MS", 20)
         others = create(topics, "others")
@@ -431,10 +470,10 @@ class TestWatch:
         below = "/brokers/topics/others/partitions"
         forbid(chroot, below)
         with pytest.raises(CorruptNodeError, match=below):
-            topics.states("others")
+            partition_states.states("others")
         assert set(topics._unreadable.messages) == {below}
         allow(chroot, below)
-        assert topics.states("others") == {}
+        assert partition_states.states("others") == {}
         assert topics._unreadable.messages == {}
 
     def test_a_failing_callback_does_not_end_the_watch(self, topics: TopicRegistry) -> None:
@@ -479,69 +518,75 @@ class TestWatch:
         assert set(read) == {"b", "d"}
 
 
-class TestKnownEnds:
+class TestNotedEnds:
     TP = TopicPartition("orders", 0)
 
-    def reached(self, topics: TopicRegistry, end: int, *, epoch: int = 0) -> None:
-        topic = topics.get("orders")
-        assert topic is not None
-        topics.note_ends({self.TP: Reached(topic.topic_id, epoch, end)})
+    def reached(
+        self, partition_states: PartitionStates, topic: TopicRecord, end: int, *, epoch: int = 0
+    ) -> None:
+        partition_states.note_ends({self.TP: Reached(topic.topic_id, epoch, end)})
 
-    def end(self, topics: TopicRegistry) -> int | None:
-        return topics.states("orders")[0].end
+    def end(self, partition_states: PartitionStates) -> int | None:
+        return partition_states.states("orders")[0].end
 
-    def test_an_end_only_rises_and_only_in_its_leader_epoch(self, topics: TopicRegistry) -> None:
+    def test_an_end_only_rises_and_only_in_its_leader_epoch(
+        self, topics: TopicRegistry, partition_states: PartitionStates
+    ) -> None:
         topic = create(topics, "orders")
-        assert topics.lead(self.TP, broker_id=1, end=3).end == 3
-        self.reached(topics, 7)
-        self.reached(topics, 5)
-        assert self.end(topics) == 7
-        assert topics.lead(self.TP, broker_id=1, end=6).end == 7
-        self.reached(topics, 99)  # of the epoch before
-        topics.note_ends({self.TP: Reached("another id", 1, 99)})
-        topics.note_ends({TopicPartition("gone", 0): Reached(topic.topic_id, 1, 99)})
-        assert self.end(topics) == 7
-        self.reached(topics, 8, epoch=1)
-        assert self.end(topics) == 8
+        assert partition_states.lead(self.TP, broker_id=1, end=3).end == 3
+        self.reached(partition_states, topic, 7)
+        self.reached(partition_states, topic, 5)
+        assert self.end(partition_states) == 7
+        assert partition_states.lead(self.TP, broker_id=1, end=6).end == 7
+        self.reached(partition_states, topic, 99)  # of the epoch before
+        partition_states.note_ends({self.TP: Reached("another id", 1, 99)})
+        partition_states.note_ends({TopicPartition("gone", 0): Reached(topic.topic_id, 1, 99)})
+        assert self.end(partition_states) == 7
+        self.reached(partition_states, topic, 8, epoch=1)
+        assert self.end(partition_states) == 8
 
-    def test_only_what_is_refused_is_given_up(self, topics: TopicRegistry) -> None:
+    def test_only_what_is_refused_is_given_up(
+        self, topics: TopicRegistry, partition_states: PartitionStates
+    ) -> None:
         topic = create(topics, "orders", 2)
         id_ = topic.topic_id
         with pytest.raises(InvalidRequestError, match="not refused"):
-            topics.give_up(self.TP, topic_id=id_, go_on_at=100)
-        topics.lead(self.TP, broker_id=1, end=40)
+            partition_states.give_up(self.TP, topic_id=id_, go_on_at=100)
+        partition_states.lead(self.TP, broker_id=1, end=40)
         with pytest.raises(InvalidRequestError, match="not refused"):
-            topics.give_up(self.TP, topic_id=id_, go_on_at=100)
+            partition_states.give_up(self.TP, topic_id=id_, go_on_at=100)
         with pytest.raises(UnknownTopicError, match="was deleted"):
-            topics.refuse(self.TP, broker_id=1, topic_id="another", why="away", end=0)
-        topics.refuse(self.TP, broker_id=1, topic_id=id_, why="away", end=50)
+            partition_states.refuse(self.TP, broker_id=1, topic_id="another", why="away", end=0)
+        partition_states.refuse(self.TP, broker_id=1, topic_id=id_, why="away", end=50)
         with pytest.raises(InvalidRequestError, match="its log has reached 50"):
-            topics.give_up(self.TP, topic_id=id_, go_on_at=49)
-        topics.give_up(self.TP, topic_id=id_, go_on_at=100)
-        state = topics.states_of([self.TP, TopicPartition("orders", 1)])
+            partition_states.give_up(self.TP, topic_id=id_, go_on_at=49)
+        partition_states.give_up(self.TP, topic_id=id_, go_on_at=100)
+        state = partition_states.states_of([self.TP, TopicPartition("orders", 1)])
         assert state == {
             self.TP: PartitionState(1, 0, [1], 50, "away", go_on_at=100),
             TopicPartition("orders", 1): None,
         }
-        assert topics.lead(self.TP, broker_id=1, end=100) == PartitionState(1, 1, [1], 100)
+        assert partition_states.lead(self.TP, broker_id=1, end=100) == PartitionState(
+            1, 1, [1], 100
+        )
 
     def test_a_lost_reply_gives_up_once(self, zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
-            topics = TopicRegistry(unlucky)
+            topics, partition_states = TopicRegistry(unlucky), PartitionStates(unlucky)
             id_ = create(topics, "orders").topic_id
-            topics.refuse(self.TP, broker_id=1, topic_id=id_, why="away", end=50)
+            partition_states.refuse(self.TP, broker_id=1, topic_id=id_, why="away", end=50)
             proxy.lose_reply(MULTI)
-            topics.give_up(self.TP, topic_id=id_, go_on_at=100)
+            partition_states.give_up(self.TP, topic_id=id_, go_on_at=100)
             assert proxy.lost == 1
-            assert topics.states("orders")[0].go_on_at == 100
+            assert partition_states.states("orders")[0].go_on_at == 100
 
     def test_a_state_of_an_older_release_has_no_end(
-        self, topics: TopicRegistry, chroot: str
+        self, topics: TopicRegistry, chroot: str, partition_states: PartitionStates
     ) -> None:
         create(topics, "orders")
-        topics.lead(self.TP, broker_id=1)
+        partition_states.lead(self.TP, broker_id=1)
         path = "/brokers/topics/orders/partitions/0/state"
         put(chroot, path, b'{"leader":1,"leader_epoch":4,"in_sync":[1]}')
-        assert self.end(topics) is None
+        assert self.end(partition_states) is None
         put(chroot, path, b"not ours")
-        assert isinstance(topics.states_of([self.TP])[self.TP], CorruptNodeError)
+        assert isinstance(partition_states.states_of([self.TP])[self.TP], CorruptNodeError)

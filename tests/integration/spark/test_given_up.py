@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_logbus.client import Cluster
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import Commit
@@ -47,10 +48,10 @@ def test_a_stream_and_a_load_are_told_of_a_log_that_was_given_up(
         shutil.rmtree(broker.directory / "data" / "t-0")
         broker.start()
         with Session(chroot, client_name="test") as session:
-            topics = TopicRegistry(session)
-            wait_until(lambda: topics.states("t")[0].refused)
-            topic_id = topics.all()["t"].topic_id
-            topics.give_up(lost, topic_id=topic_id, go_on_at=GONE_ON)
+            states = PartitionStates(session)
+            wait_until(lambda: states.states("t")[0].refused)
+            topic_id = TopicRegistry(session).all()["t"].topic_id
+            states.give_up(lost, topic_id=topic_id, go_on_at=GONE_ON)
         with connect(broker) as wire:
             wait_until(lambda: is_led(wire, "t"))
         with Cluster.from_zookeeper(chroot) as cluster:
@@ -95,7 +96,7 @@ def test_a_stream_and_a_batch_read_are_told_of_a_part_that_was_given_up(
         shutil.copytree(tmp_path / "backup", data)
         broker.start()
         with Session(chroot, client_name="test") as session:
-            wait_until(lambda: TopicRegistry(session).states("t")[0].refused)
+            wait_until(lambda: PartitionStates(session).states("t")[0].refused)
         with Cluster.from_zookeeper(chroot) as cluster:
             logbus = Logbus(chroot, cluster)
             [row] = logbus.admin.give_up("t", execute=True).rows

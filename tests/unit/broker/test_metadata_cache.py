@@ -58,6 +58,7 @@ def started(topics: Topics, session: OpenSession) -> Iterator[MetadataCache]:
         cast(Any, session),
         brokers=cast(Any, Brokers()),
         topics=cast(Any, topics),
+        states=cast(Any, topics),
         topics_changed=lambda image: None,
     )
     cache.start()

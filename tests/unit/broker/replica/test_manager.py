@@ -16,12 +16,12 @@ import pytest
 from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.broker.replica import manager as module
 from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.coordination.cluster.partition_states import LeadResult, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     PartitionState,
     TopicRecord,
 )
-from spark_logbus.coordination.cluster.topics import LeadResult, TopicRegistry
 from spark_logbus.coordination.writes.decisions import WriterState
 from spark_logbus.coordination.writes.writers import PendingWrites, WriterRegistry
 from spark_logbus.errors import (
@@ -47,7 +47,7 @@ def _end(state: PartitionState | CorruptNodeError | None) -> int | None:
 
 
 class Topics:
-    """In the place of ``TopicRegistry``."""
+    """The topics in ZooKeeper, and the states of their partitions: ``PartitionStates``."""
 
     def __init__(self) -> None:
         self.told: str | None = None
@@ -145,7 +145,7 @@ class Following:
         self.replica_manager = ReplicaManager(
             1,
             logs=logs.directory,
-            topics=cast(TopicRegistry, self.topics),
+            states=cast(PartitionStates, self.topics),
             writers=cast(WriterRegistry, self.writers),
             partition_changed=self.moved.append,
         )
