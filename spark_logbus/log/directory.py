@@ -318,23 +318,6 @@ class LogDirectory:
         log.resume_deletion()
         self._directories.keep_config(log, topic_config)
 
-    def start_over(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        topic_id: str,
-        config: Mapping[str, str],
-        base_offset: int,
-    ) -> PartitionLog:
-        """An empty log in the place of one that ``ensure`` refuses, from ``base_offset`` on.
-
-        The files of the old one are set aside. Raises ConfigError, StorageError.
-        """
-        log_config = LogConfig.from_topic_config(config, self._defaults)
-        with self._changing:
-            self._check_open()
-            return self._start_over(topic_partition, topic_id, config, log_config, base_offset)
-
     def go_on(
         self,
         topic_partition: TopicPartition,
@@ -342,27 +325,42 @@ class LogDirectory:
         topic_id: str,
         config: Mapping[str, str],
         base_offset: int,
+        keep: bool,
     ) -> PartitionLog:
-        """A log that ``ensure`` refuses because it is too short, with what it has, and going on at
-        ``base_offset``.
+        """Have a log that ``ensure`` refuses go on at ``base_offset``.
 
-        Where nothing is to be kept it is an empty one, as ``start_over`` makes it. Raises
-        ConfigError, StorageError.
+        With ``keep``, one that is only too short goes on with what it has. Else it starts over,
+        empty, and the files of the old one are set aside. Raises ConfigError, StorageError.
         """
         log_config = LogConfig.from_topic_config(config, self._defaults)
         with self._changing:
             self._check_open()
-            if self.kept_end(topic_partition, topic_id=topic_id) is None:
-                return self._start_over(topic_partition, topic_id, config, log_config, base_offset)
-            log = self._logs.get(topic_partition) or self._open_short(topic_partition, log_config)
-            start = log.go_on_at(base_offset)
-            logger.warning(
-                "The end of the log of %s was given up. What it has is kept; the offsets %d up to "
-                "%d are lost, and it goes on at %d.",
-                topic_partition, start, base_offset, base_offset,
-            )  # fmt: skip
+            if keep and self.kept_end(topic_partition, topic_id=topic_id) is not None:
+                log = self._go_on(topic_partition, log_config, base_offset)
+            else:
+                metadata = PartitionMetadata(topic_partition, topic_id)
+                log = self._start_over(
+                    NewLog(
+                        metadata=metadata,
+                        config=log_config,
+                        topic_config=config,
+                        base_offset=base_offset,
+                    )
+                )
             self._take(log, log_config, config)
             return log
+
+    def _go_on(
+        self, topic_partition: TopicPartition, config: LogConfig, base_offset: int
+    ) -> PartitionLog:
+        log = self._logs.get(topic_partition) or self._open_short(topic_partition, config)
+        start = log.go_on_at(base_offset)
+        logger.warning(
+            "The end of the log of %s was given up. What it has is kept; the offsets %d up to "
+            "%d are lost, and it goes on at %d.",
+            topic_partition, start, base_offset, base_offset,
+        )  # fmt: skip
+        return log
 
     def _open_short(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
         """Open a log that ends before its checkpoint says."""
@@ -386,40 +384,23 @@ class LogDirectory:
         start = ends.log_start_offset
         return log.flushed_end if log.topic_id == topic_id and log.flushed_end > start else None
 
-    def _start_over(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: str,
-        config: Mapping[str, str],
-        log_config: LogConfig,
-        base_offset: int,
-    ) -> PartitionLog:
+    def _start_over(self, new: NewLog) -> PartitionLog:
+        topic_partition = new.metadata.topic_partition
         log = self._logs.get(topic_partition)
+        stray: Path | None = None
         if log is not None:
-            stray: Path | None = self._move_away(log, names.stray_directory)
-            self._directories.sync()
+            stray = self._move_away(log, names.stray_directory)
         elif self._directories.is_there(topic_partition):
-            stray = self._directories.set_aside(topic_partition, topic_id)
+            stray = self._directories.set_aside(topic_partition, new.metadata.topic_id)
+        if stray is not None:
             self._directories.sync()
-        else:
-            stray = None
         logger.warning(
             "The log of %s was given up. Its offsets go on at %d%s.",
             topic_partition,
-            base_offset,
+            new.base_offset,
             f"; what there is of the old log was moved to {stray}" if stray else "",
         )
-        metadata = PartitionMetadata(topic_partition, topic_id)
-        log = self._directories.create(
-            NewLog(
-                metadata=metadata,
-                config=log_config,
-                topic_config=config,
-                base_offset=base_offset,
-            )
-        )
-        self._take(log, log_config, config)
-        return log
+        return self._directories.create(new)
 
     def _add(self, log: PartitionLog) -> None:
         self._logs[log.topic_partition] = log

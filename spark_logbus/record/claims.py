@@ -6,17 +6,13 @@ refused by who decodes it, so whatever cannot be understood counts with the size
 
 from __future__ import annotations
 
-import numpy as np
-
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import ChunkError, read_directory
 from spark_logbus.record.header import RecordBatchHeader
 from spark_logbus.record.rows.arrow import decoded_size
-from spark_logbus.record.rows.ipc import EnvelopeError, read_message
+from spark_logbus.record.rows.ipc import EnvelopeError, claims_of_buffers, read_message
 from spark_logbus.record.run import RecordBatchRun
-
-_WORD = 8
 
 
 def claimed_bytes(run: RecordBatchRun) -> int:
@@ -39,9 +35,4 @@ def _claimed_columns(header: RecordBatchHeader, record_batch: memoryview) -> int
     directory = read_directory(record_batch, header.size)
     room = fmt.CHUNKS_AT + len(directory) * fmt.CHUNK.size
     buffers = read_message(record_batch[room : directory.body_start]).buffers
-    words = np.frombuffer(record_batch, "<i8")
-    places = directory.body_start + buffers[buffers[:, 1] >= _WORD, 0]
-    if (places % _WORD).any() or not ((places >= 0) & (places < words.nbytes)).all():
-        raise EnvelopeError("one of its buffers lies outside of it")
-    # As Python's numbers, which do not overflow.
-    return sum(max(0, claim) for claim in words[places // _WORD].tolist())
+    return claims_of_buffers(record_batch, buffers[:, 0] + directory.body_start, buffers[:, 1])

@@ -101,6 +101,41 @@ class RecordBatchHeader(msgspec.Struct, frozen=True, gc=False):
         return TimestampType.LOG_APPEND_TIME if appended else TimestampType.CREATE_TIME
 
 
+class ProducerStamp(msgspec.Struct, frozen=True):
+    """Fields that an idempotent producer writes into its record batches' headers."""
+
+    producer_id: int = fmt.NO_PRODUCER
+    producer_epoch: int = -1
+    base_sequence: int = fmt.NO_SEQUENCE
+
+
+NO_STAMP = ProducerStamp()
+
+
+def write_header(
+    record_batch: bytearray | memoryview,
+    attributes: int,
+    count: int,
+    last_offset_delta: int,
+    first_us: int,
+    last_us: int,
+    *,
+    stamp: ProducerStamp = NO_STAMP,
+    schema_id: int = fmt.PLAIN_BYTES_SCHEMA,
+    keep_gil: bool = False,
+) -> None:
+    """Write the header of a record batch in front of its payload, and the checksum of both.
+
+    Base offset, leader epoch and append time are 0, for the leader to stamp.
+    """
+    fmt.HEADER.pack_into(
+        record_batch, 0, 0, len(record_batch) - fmt.LENGTH_FIELD_END, 0, 0, fmt.MAGIC_V1, 0,
+        attributes, 0, count, last_offset_delta, first_us, last_us, stamp.producer_id,
+        stamp.producer_epoch, stamp.base_sequence, schema_id,
+    )  # fmt: skip
+    fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch, keep_gil=keep_gil))
+
+
 def checksum(record_batch: Buffer, *, keep_gil: bool = False) -> int:
     """CRC-32C of the bytes of one record batch that the header's checksum covers: of the whole,
     or of what stands before the columns in layout 1.

@@ -50,7 +50,7 @@ class NoZooKeeper:
     def away(self, *_: object, **__: object) -> None:
         raise CoordinationError("ZooKeeper is away.")
 
-    look_up = look_up_brokers = create = delete = alter = decide = abort = look = away
+    look_up = look_up_brokers = create = delete = alter = decide = abort = peek = away
     find_decided = pending = away
 
 

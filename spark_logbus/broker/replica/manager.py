@@ -415,12 +415,12 @@ class ReplicaManager:
         if not isinstance(log, PartitionOfflineError) or state is None or state.go_on_at is None:
             return log
         try:
-            go_on = self._logs.go_on if state.keep else self._logs.start_over
-            return go_on(
+            return self._logs.go_on(
                 assigned.topic_partition,
                 topic_id=assigned.record.topic_id,
                 config=assigned.record.config,
                 base_offset=max(state.go_on_at, state.end or 0),
+                keep=state.keep,
             )
         except LogbusError as error:
             return error

@@ -34,10 +34,15 @@ from spark_logbus.record.header import (
     verify_beginning,
     verify_chunk,
 )
-from spark_logbus.record.rows.ipc import EnvelopeError, Int64s, MessageNumbers, read_message
+from spark_logbus.record.rows.ipc import (
+    EnvelopeError,
+    Int64s,
+    MessageNumbers,
+    claims_of_buffers,
+    read_message,
+)
 from spark_logbus.record.rows.nulls import refuse_nulls
 
-_PREFIX: Final = 8  # the decoded length before each compressed buffer
 _TIMES: Final = 1  # the buffer of timestamps, behind the one that says which are null
 _TIME_BYTES: Final = 8
 
@@ -195,12 +200,8 @@ def _check_claims(
     claimed = 0
     for number in chosen:
         shift = starts[number] - (directory.bounds[number] - directory.body_start)
-        for place, size in numbers.buffers[_slice(layout.columns[number].buffers)].tolist():
-            if 0 < size < _PREFIX:
-                raise EnvelopeError("one of its compressed buffers has no length")
-            if size:
-                at = place + shift
-                claimed += max(0, int.from_bytes(view[at : at + _PREFIX], "little", signed=True))
+        buffers = numbers.buffers[_slice(layout.columns[number].buffers)]
+        claimed += claims_of_buffers(view, buffers[:, 0] + shift, buffers[:, 1])
     if claimed > max_decoded_bytes:
         raise EnvelopeError(
             f"it claims to take {claimed} bytes when decoded, the limit is {max_decoded_bytes}"

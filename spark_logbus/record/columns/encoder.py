@@ -14,13 +14,8 @@ from spark_logbus.model import Compression, TimestampType
 from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import RECORD_COLUMNS
 from spark_logbus.record.columns.layout import RECORD_TYPES, ColumnLayout, column_layout
-from spark_logbus.record.header import checksum
-from spark_logbus.record.rows.arrow import (
-    MIN_RECORDS_TO_COMPRESS,
-    NO_STAMP,
-    ProducerStamp,
-    time_bounds,
-)
+from spark_logbus.record.header import NO_STAMP, ProducerStamp, write_header
+from spark_logbus.record.rows.arrow import MIN_RECORDS_TO_COMPRESS, time_bounds
 from spark_logbus.record.rows.ipc import read_message
 from spark_logbus.record.rows.nulls import refuse_nulls
 from spark_logbus.record.rows.serialize import serialized
@@ -88,13 +83,11 @@ def encode_columns(
         schema_message_size=layout.schema_message_size,
         compression=compression,
     )
-    fmt.HEADER.pack_into(
-        record_batch, 0, 0, len(record_batch) - fmt.LENGTH_FIELD_END, 0, 0, fmt.MAGIC_V1, 0,
-        attributes, 0, count, last_delta, first_us, last_us, stamp.producer_id,
-        stamp.producer_epoch, stamp.base_sequence, schema_id,
+    _write_directory(record_batch, layout)  # first, as the checksum covers it
+    write_header(
+        record_batch, attributes, count, last_delta, first_us, last_us,
+        stamp=stamp, schema_id=schema_id,
     )  # fmt: skip
-    _write_directory(record_batch, layout)
-    fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch))
     return record_batch
 
 

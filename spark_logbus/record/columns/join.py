@@ -28,7 +28,7 @@ from spark_logbus.record.chunks import chosen_chunks
 from spark_logbus.record.columns.decoder import check_columns, named_columns
 from spark_logbus.record.columns.layout import ColumnLayout, ColumnSelection, column_layout
 from spark_logbus.record.columns.messages import WORD, ColumnMessages, column_messages
-from spark_logbus.record.rows.ipc import EnvelopeError, Int64s
+from spark_logbus.record.rows.ipc import EnvelopeError, Int64s, claims_of_buffers
 from spark_logbus.record.rows.join import deltas_rise
 from spark_logbus.record.run import RecordBatchRun
 
@@ -215,18 +215,13 @@ class _Stream:
     def claimed_bytes(self) -> int:
         """What the chosen buffers, which are compressed, claim to take when decoded; each record
         has a timestamp besides."""
-        words, edges = _words(self._columns.run), self._columns.edges
+        data, edges = self._columns.run.data, self._columns.edges
         claimed = int(self._columns.run.record_counts.sum()) * _TIME_BYTES
         for number in self._filled:
             places = self._layout.columns[number].buffers
             buffers = self._buffers[:, places.start : places.stop]
-            sizes = buffers[:, :, 1]
-            if ((sizes > 0) & (sizes < WORD)).any():
-                raise EnvelopeError("one of its compressed buffers has no length")
             at = edges[:, [self._columns.came.index(number)]] - self._bounds[:, [number]]
-            some = sizes > 0
-            claims = words[(buffers[:, :, 0] + at)[some] // WORD]
-            claimed += sum(max(0, claim) for claim in claims.tolist())
+            claimed += claims_of_buffers(data, buffers[:, :, 0] + at, buffers[:, :, 1])
         return claimed
 
     def read(self) -> dict[int, pa.Array]:

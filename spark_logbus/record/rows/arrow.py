@@ -21,7 +21,13 @@ from spark_logbus.errors import (
 from spark_logbus.model import Compression, TimestampType
 from spark_logbus.record import compute as pc
 from spark_logbus.record import format as fmt
-from spark_logbus.record.header import Buffer, RecordBatchHeader, checksum
+from spark_logbus.record.header import (
+    NO_STAMP,
+    Buffer,
+    ProducerStamp,
+    RecordBatchHeader,
+    write_header,
+)
 from spark_logbus.record.rows.columns import HEADERS, TIMESTAMP, canonical, payload_schema
 from spark_logbus.record.rows.ipc import EnvelopeError, UsualMessage, check_envelope
 from spark_logbus.record.rows.rows import RowsMessage
@@ -46,18 +52,6 @@ __all__ = [
 
 # Below this, a compressed buffer's framing costs more than it saves.
 MIN_RECORDS_TO_COMPRESS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerStamp:
-    """Fields that an idempotent producer writes into its record batches' headers."""
-
-    producer_id: int = fmt.NO_PRODUCER
-    producer_epoch: int = -1
-    base_sequence: int = fmt.NO_SEQUENCE
-
-
-NO_STAMP = ProducerStamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +155,10 @@ def encode(
         schema_message_size=columns.schema_message_size,
         compression=compression,
     )
-    fmt.HEADER.pack_into(
-        record_batch, 0, 0, len(record_batch) - fmt.LENGTH_FIELD_END, 0, 0, fmt.MAGIC_V1, 0,
-        attributes, 0, count, last_delta, first_us, last_us, stamp.producer_id,
-        stamp.producer_epoch, stamp.base_sequence, schema_id,
+    write_header(
+        record_batch, attributes, count, last_delta, first_us, last_us,
+        stamp=stamp, schema_id=schema_id,
     )  # fmt: skip
-    fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch))
     return record_batch
 
 
@@ -206,12 +198,7 @@ def _record_batch(
     payload: Sequence[Any], attributes: int, count: int, first_us: int, last_us: int
 ) -> memoryview:
     record_batch = memoryview(bytearray().join((_ROOM, *payload)))
-    fmt.HEADER.pack_into(
-        record_batch, 0, 0, len(record_batch) - fmt.LENGTH_FIELD_END, 0, 0, fmt.MAGIC_V1, 0,
-        attributes, 0, count, count - 1, first_us, last_us, NO_STAMP.producer_id,
-        NO_STAMP.producer_epoch, NO_STAMP.base_sequence, fmt.PLAIN_BYTES_SCHEMA,
-    )  # fmt: skip
-    fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch, keep_gil=True))
+    write_header(record_batch, attributes, count, count - 1, first_us, last_us, keep_gil=True)
     return record_batch
 
 

@@ -30,7 +30,7 @@ def ensure(broker: Broker, known_end: int | None = None) -> PartitionLog:
 
 
 def go_on(broker: Broker, offset: int = ON) -> PartitionLog:
-    return broker.directory.go_on(TP, topic_id=TOPIC_ID, config={}, base_offset=offset)
+    return broker.directory.go_on(TP, topic_id=TOPIC_ID, config={}, base_offset=offset, keep=True)
 
 
 def refused(broker: Broker, known_end: int) -> int | None:

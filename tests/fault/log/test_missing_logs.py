@@ -174,7 +174,9 @@ def test_a_log_without_its_segments_is_refused(disk: SimulatedDisk, broker: Brok
 
 
 def give_up(broker: Broker) -> PartitionLog:
-    return broker.directory.start_over(TP, topic_id=TOPIC_ID, config={}, base_offset=NEW_START)
+    return broker.directory.go_on(
+        TP, topic_id=TOPIC_ID, config={}, base_offset=NEW_START, keep=False
+    )
 
 
 @pytest.mark.parametrize("present", [True, False])

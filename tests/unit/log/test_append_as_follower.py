@@ -201,8 +201,12 @@ def test_a_log_that_is_offline_takes_nothing(follower: Broker) -> None:
 
 
 def test_a_log_that_starts_late_goes_on_from_there(follower: Broker) -> None:
-    log = follower.directory.start_over(
-        follower.log().topic_partition, topic_id=follower.log().topic_id, config={}, base_offset=40
+    log = follower.directory.go_on(
+        follower.log().topic_partition,
+        topic_id=follower.log().topic_id,
+        config={},
+        base_offset=40,
+        keep=False,
     )
     assert log.append_as_follower(stamped(record_batch(2), 40)).end_offset == 42
     log.flush()
