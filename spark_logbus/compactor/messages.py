@@ -34,13 +34,13 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class MapProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """The process is alive and has read a segment for its map."""
+    """Report that the process is alive and has read a segment for its map."""
 
     records: int
 
 
 class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
-    """A group is done. Unless it ``changed``, nothing was to be done, and nothing is written."""
+    """Report that a group is done. Unless it ``changed``, nothing was to be done or written."""
 
     number: int
     changed: bool
@@ -51,7 +51,7 @@ class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """All groups are done, and the log is clean up to ``end_offset``."""
+    """Report that all groups are done, and the log is clean up to ``end_offset``."""
 
     end_offset: int
     keys: int
@@ -61,7 +61,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The job cannot be done. ``damaged``: base offset of a segment that a scan should look at."""
+    """Report that the job cannot be done. ``damaged`` is the base offset of a segment that a scan
+    should look at."""
 
     reason: str
     damaged: int | None = None
@@ -78,12 +79,13 @@ def encode(message: Job | CompactorReport) -> bytes:
 
 
 def decode_job(data: bytes) -> Job:
-    """Raises msgspec.MsgspecError, which a broker and a child of the same release never see."""
+    """Reads a job. Raises msgspec.MsgspecError, which a broker and a child of the same release
+    never see."""
     return _JOB.decode(data)
 
 
 def decode_report(line: bytes) -> CompactorReport | None:
-    """None for a line that is none: what a process says that dies."""
+    """Reads a report; None for any other line, such as the last words of a process that dies."""
     try:
         report: CompactorReport = _REPORT.decode(line)
     except msgspec.MsgspecError:

@@ -11,7 +11,8 @@ ENTRY_BYTES: Final = 200
 
 
 class NewestOffsets:
-    """Whole keys are compared, no hashes of them, so no two keys are ever taken for one.
+    """Newest offset of each key. Whole keys are compared, no hashes of them, so no two keys are
+    ever taken for one.
 
     Not thread-safe.
     """
@@ -30,11 +31,11 @@ class NewestOffsets:
 
     @property
     def by_key(self) -> Mapping[bytes | None, int]:
-        """No entry for records without a key."""
+        """Newest offsets; no entry for records without a key."""
         return self._newest
 
     def add(self, keys: Sequence[bytes | None], offsets: Sequence[int], *, key_bytes: int) -> None:
-        """Records in the order of the log; their keys take ``key_bytes`` together."""
+        """Take in records in the order of the log; their keys take ``key_bytes`` together."""
         before = len(self._newest)
         self._newest.update(zip(keys, offsets, strict=True))
         self._newest.pop(None, None)

@@ -17,7 +17,7 @@ from spark_logbus.record.rows.plain import integers
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """The rest of one record batch: at least one record, or a whole that is not decoded.
+    """Part of one record batch that stays: at least one record, or a whole that is not decoded.
 
     ``record_batch`` are its bytes if nothing was removed, so that they can stay as they are.
     ``arrow_batch`` is None for a record batch that has to.
@@ -140,7 +140,8 @@ def placeholder(header: RecordBatchHeader, *, base_offset: int, end_offset: int)
 
 
 def is_filler(header: RecordBatchHeader) -> bool:
-    """Nobody but compaction writes offset deltas, and compaction keeps other control as it is."""
+    """True of what ``placeholder`` made: nobody but compaction writes offset deltas, and compaction
+    keeps other control as it is."""
     return header.is_control and header.has_offset_delta
 
 
@@ -154,7 +155,7 @@ def _stamp(record_batch: memoryview, header: RecordBatchHeader, base_offset: int
 
 
 def size_of(header: RecordBatchHeader, arrow_batch: pa.RecordBatch) -> int:
-    """About the bytes of the records; asking Arrow takes longer than knowing."""
+    """Estimates the bytes of the records; asking Arrow takes longer than knowing."""
     if not header.compression and arrow_batch.num_rows == header.record_count:
         return header.size
     return int(arrow_batch.nbytes) + fmt.HEADER_SIZE

@@ -25,7 +25,7 @@ _LEAST_WORK_BYTES: Final = 32 << 20
 
 
 class DamagedSegmentError(Exception):
-    """The segment is not whole; the log's own scan will find out what is left of it."""
+    """Raised for a segment that is not whole; the log's own scan finds out what is left of it."""
 
     def __init__(self, source: SourceSegment, why: str) -> None:
         super().__init__(f"{source.path}: {why}")

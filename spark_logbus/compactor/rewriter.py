@@ -23,7 +23,8 @@ SMALL_BYTES: Final = JOIN_BYTES // 2
 
 
 class Rewriter:
-    """For one group, from ``base_offset`` on; ``write`` gets the bytes. Not thread-safe."""
+    """Writes the new segment of one group, from ``base_offset`` on; ``write`` gets the bytes. Not
+    thread-safe."""
 
     def __init__(self, base_offset: int, *, write: Callable[[memoryview], None]) -> None:
         self._next_offset = base_offset  # all before it is written
@@ -34,12 +35,12 @@ class Rewriter:
         self.changed = False
 
     def removed(self, header: RecordBatchHeader) -> None:
-        """Nothing stays of this record batch."""
+        """Take note that nothing stays of this record batch."""
         self._newest = header
         self.changed = True
 
     def add(self, piece: BatchPart) -> None:
-        """The next piece, in order."""
+        """Take the next piece, in order."""
         if self._run and self._takes(piece):
             self._run.append(piece)
             self._run_bytes += piece.size
@@ -53,7 +54,7 @@ class Rewriter:
         self._newest = piece.header
 
     def finish(self, end_offset: int) -> None:
-        """Nothing follows up to ``end_offset``."""
+        """Write the rest; nothing follows up to ``end_offset``."""
         if self._run:
             self._write_run(end_offset)
         if self._next_offset < end_offset:

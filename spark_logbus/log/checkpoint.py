@@ -62,7 +62,7 @@ class CleanedUpTo(NamedTuple):
 
 
 def write_checkpoint(files: FileSystem, directory: Path, logs: Iterable[LogCheckpoint]) -> None:
-    """Raises StorageError; the old checkpoint is then still there."""
+    """Replaces the checkpoint. Raises StorageError; the old one is then still there."""
     lines = [
         f"{log.topic_partition} {log.topic_id} {log.log_start_offset} {log.recovery_point}"
         for log in logs
@@ -136,8 +136,9 @@ def write_partition_metadata(
 def write_first_files(
     files: FileSystem, directory: Path, metadata: PartitionMetadata, config: Mapping[str, str]
 ) -> None:
-    """The files of a log whose directory is not in its place yet, and so need not be replaced as a
-    whole. Raises OSError; returns once they, and all names in the directory, are on disk."""
+    """Writes the files of a log whose directory is not in its place yet, and so need not be
+    replaced as a whole. Raises OSError; returns once they, and all names in the directory, are on
+    disk."""
     texts = {
         names.PARTITION_METADATA: checksummed_file(_PARTITION_TITLE, _metadata_lines(metadata))
     }
@@ -173,9 +174,9 @@ def _config_lines(config: Mapping[str, str]) -> list[str]:
 
 
 def read_topic_config(files: FileSystem, directory: Path) -> dict[str, str]:
-    """The topic's own keys as they were last applied; empty when the file is missing or damaged.
+    """Reads the topic's own keys as they were last applied.
 
-    Raises StorageError.
+    Empty when the file is missing or damaged. Raises StorageError.
     """
     path = directory / names.TOPIC_CONFIG
     lines = read_checksummed_file(files, path, _TOPIC_CONFIG_TITLE)
@@ -193,7 +194,7 @@ def write_cleanings(files: FileSystem, directory: Path, history: Iterable[Cleane
 
 
 def read_cleanings(files: FileSystem, directory: Path) -> tuple[CleanedUpTo, ...]:
-    """The log's history of compactions; empty when the file is missing or damaged."""
+    """Reads the log's history of compactions; empty when the file is missing or damaged."""
     lines = read_checksummed_file(files, directory / names.COMPACTION, _COMPACTION_TITLE)
     return tuple(CleanedUpTo(*map(int, line.split(" "))) for line in lines or ())
 
@@ -205,17 +206,17 @@ def write_lost_offsets(files: FileSystem, directory: Path, lost: Iterable[LostOf
 
 
 def read_lost_offsets(files: FileSystem, directory: Path) -> tuple[LostOffsets, ...]:
-    """The ranges that were given up, in rising order; empty when the file is missing or damaged.
+    """Reads the ranges that were given up, in rising order.
 
-    Raises StorageError.
+    Empty when the file is missing or damaged. Raises StorageError.
     """
     path = directory / names.LOST_OFFSETS
     return parse_lost_offsets(read_checksummed_file(files, path, _LOST_OFFSETS_TITLE) or ())
 
 
 def parse_lost_offsets(lines: Iterable[str]) -> tuple[LostOffsets, ...]:
-    """The ranges of the lines after the title; a line that says nothing is left out, and what it
-    was about counts as damaged."""
+    """Reads the ranges of the lines after the title; a line that says nothing is left out, and what
+    it was about counts as damaged."""
     found = []
     for line in lines:
         words = line.split(" ")

@@ -117,7 +117,7 @@ def off_us(files: FileSystem, directory: Path, now_us: int) -> int:
 
 
 def write_accepted(files: FileSystem, directory: Path, now_us: int) -> None:
-    """The clock, which shows ``now_us``, is right. Raises StorageError."""
+    """Note that the clock, which shows ``now_us``, is right. Raises StorageError."""
     _write(files, directory / names.CLOCK_ACCEPTED, _ACCEPTED_TITLE, now_us)
 
 

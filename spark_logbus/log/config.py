@@ -159,15 +159,14 @@ class LogConfig:
 
     @property
     def topic_config(self) -> dict[str, str]:
-        """These settings under their names in a topic's configuration; -1 is none. Without those
-        that have no default."""
+        """Settings with a default, under their names in a topic's configuration; -1 is none."""
         fields = {key: name for key, (name, *_) in TOPIC_KEYS.items()}
         fields |= {key: name for key, (name, _) in TEXT_KEYS.items()}
         return {key: _as_text(getattr(self, name)) for key, name in fields.items()}
 
     @classmethod
     def from_topic_config(cls, config: Mapping[str, str], defaults: LogConfig) -> LogConfig:
-        """``defaults``, overridden by a topic's own keys (Kafka's names).
+        """Returns ``defaults``, overridden by a topic's own keys (Kafka's names).
 
         -1 means none where none is possible. Raises ConfigError for an unknown key, so that
         a misspelt retention does not quietly delete data.
@@ -234,7 +233,7 @@ def _meant(key: str, text: str) -> str:
 
 
 def _policy(text: str) -> str:
-    """In any order and with spaces, as Kafka takes them."""
+    """Reads policies in any order and with spaces, as Kafka takes them."""
     policy = ",".join(sorted({part.strip() for part in text.split(",")}))
     _check_policy(policy, f"The topic configuration's {_POLICY_KEY}")
     return policy

@@ -85,7 +85,7 @@ class WantedLog:
 
 
 class LogDirectory:
-    """Thread-safe after ``open``. ``maintain`` is for one timer thread."""
+    """Logs of one data directory. Thread-safe after ``open``; ``maintain`` is for one thread."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class LogDirectory:
             raise
 
     def _log_that_is_there(self, wanted: WantedLog, config: LogConfig) -> PartitionLog | None:
-        """None where it is to be created."""
+        """Returns the log, opened if need be; None where it is to be created."""
         topic_partition, known_end = wanted.topic_partition, wanted.known_end
         self._set_aside_other(topic_partition, wanted.topic_id)
         self._open_again(topic_partition, config)
@@ -474,7 +474,7 @@ class LogDirectory:
             )
 
     def known_end(self, topic_partition: TopicPartition, *, topic_id: str) -> int:
-        """Up to where the checkpoint knew a log that is missing or too short; else 0."""
+        """Returns the end that the checkpoint knew of a log; 0 where it knew none of that topic."""
         entry = self._missing.get(topic_partition) or self._checkpoints.get(topic_partition)
         return entry.recovery_point if entry is not None and entry.topic_id == topic_id else 0
 
@@ -512,7 +512,7 @@ class LogDirectory:
         return errors
 
     def _move_deleted_away(self, topic_partition: TopicPartition, topic_id: str) -> Path | None:
-        """Where it is now; None if there is nothing of that topic."""
+        """Returns where the log is now; None if there is nothing of that topic."""
         entry = self._missing.get(topic_partition)
         if entry is not None and entry.topic_id == topic_id:
             del self._missing[topic_partition]
@@ -537,7 +537,7 @@ class LogDirectory:
         return target
 
     def _move_failed_away(self, topic_partition: TopicPartition, topic_id: str) -> Path | None:
-        """The same for a log of that topic that could not be opened; None if there is none."""
+        """Returns where a log that could not be opened is now; None if there is none of that topic."""
         known = self._checkpoints.get(topic_partition)
         if (
             topic_partition not in self._failed
@@ -628,7 +628,7 @@ def _deleted(log: PartitionLog) -> UnknownTopicError:
 
 
 def _check_topic_id(topic_id: str) -> None:
-    """Topic ids name directories, with a suffix."""
+    """Refuses a topic id that cannot name a directory, with a suffix."""
     check_name("topic id", topic_id)
     if len(topic_id) > _MAX_TOPIC_ID_LENGTH:
         raise InvalidRequestError(

@@ -31,7 +31,10 @@ class ClockJump(NamedTuple):
 
 
 class JumpGuardedClock:
-    """Thread-safe. ``now_us`` is to be called every few seconds at least while it counts."""
+    """Clock that does not believe jumps. Thread-safe.
+
+    ``now_us`` is to be called every few seconds at least while it counts.
+    """
 
     CONFIRM_S: Final = 3600.0
     TOLERANCE_US: Final = 60_000_000
@@ -61,7 +64,7 @@ class JumpGuardedClock:
         self.now_us()
 
     def accept(self) -> None:
-        """An operator says that the clock is right."""
+        """Believe the clock, for an operator says that it is right."""
         with self._lock:
             self._trusted_us, self._seen = self._clock.now_us(), self._passed()
         self.now_us()

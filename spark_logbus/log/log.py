@@ -44,8 +44,8 @@ _READ_TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """``size_bytes`` counts all that is written, flushed or not; ``lost`` are offsets between the
-    start and the end whose records were given up."""
+    """Ends of a log. ``size_bytes`` counts all that is written, flushed or not; ``lost`` are
+    offsets between the start and the end whose records were given up."""
 
     log_start_offset: int
     high_watermark: int
@@ -274,7 +274,7 @@ class PartitionLog:
         return self._look_up(lambda view: view.split(start, end, target_bytes), None)
 
     def _look_up(self, look_up: Callable[[LogView], T], offset: int | None) -> T:
-        """``look_up`` in the current view, again if that was outdated or met new damage."""
+        """Runs ``look_up`` in the current view, again if that was outdated or met new damage."""
         for _ in range(_READ_TRIES):
             view = self._state.view
             try:

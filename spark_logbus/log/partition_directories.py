@@ -135,15 +135,15 @@ class PartitionDirectories:
             return self._files.exists(directory)
 
     def create(self, wanted: NewLog) -> PartitionLog:
-        """A new log. After a failure, a StorageError, it is there as a whole, to be opened, or not
-        at all."""
+        """Creates a log. After a failure, a StorageError, it is there as a whole, to be opened, or
+        not at all."""
         (log,) = self.create_all([wanted])
         if isinstance(log, StorageError):
             raise log.again() from log.__cause__
         return log
 
     def create_all(self, wanted: Sequence[NewLog]) -> list[PartitionLog | StorageError]:
-        """Each of them as ``create`` does, or why there is none.
+        """Creates each of them as ``create`` does; returns the log, or why there is none.
 
         Most of the time is the disk's, which makes many syncs at a time last about as soon as one.
         So they are prepared side by side, and their names are synced together.
@@ -208,7 +208,7 @@ class PartitionDirectories:
         return None
 
     def _open_new(self, new: NewLog) -> PartitionLog | StorageError:
-        """Nothing is to be recovered, nor looked for, in a directory that was made just now."""
+        """Opens a log whose directory was made just now, in which nothing is to be recovered."""
         directory = self.directory(new.metadata.topic_partition)
         path, base_offset = directory / names.segment(new.base_offset), new.base_offset
         metadata = SegmentMetadata(
@@ -328,7 +328,8 @@ class PartitionDirectories:
         return None if known is None else known.topic_id
 
     def delete(self, moved_away: Path) -> None:
-        """Without a sync: what a crash brings back, the next start removes (see ``find``)."""
+        """Deletes a directory without a sync: what a crash brings back, the next start removes (see
+        ``find``)."""
         with storage_errors("delete", moved_away):
             remove_tree(self._files, moved_away)
 

@@ -67,7 +67,7 @@ class Directory:
 
 
 def body_start_of(beginning: Buffer) -> int:
-    """Where the chunks of a record batch begin, as it says itself. Raises ChunkError when it is cut
+    """Position of the chunks in a record batch, as it says itself. Raises ChunkError when it is cut
     off before it says so."""
     if len(beginning) < fmt.CHUNKS_AT:
         raise ChunkError(f"it is cut off before its columns, {len(beginning)} bytes came")

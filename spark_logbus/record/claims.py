@@ -16,7 +16,7 @@ from spark_logbus.record.run import RecordBatchRun
 
 
 def claimed_bytes(run: RecordBatchRun) -> int:
-    """About the bytes that the first record batch of ``run``, of which all came, takes when it is
+    """Bytes, about, that the first record batch of ``run``, which came whole, takes when it is
     decoded: those of its compressed buffers, or its own, of which the others are views."""
     attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
     size = int(run.bounds[1] - run.bounds[0])

@@ -43,8 +43,8 @@ HEADER_FIELDS: Final = np.dtype([
 
 @dataclass(frozen=True, slots=True)
 class RecordBatchRun:
-    """One or more whole record batches in ``data``, of which each begins where, and with the
-    offset with which, the one before it ends. Immutable.
+    """Whole record batches in ``data``, at least one, each of which follows the one before, in its
+    place and in its offset. Immutable.
 
     Headers are sound, as ``parse_header`` has it; checksums are not verified yet.
     """
@@ -168,7 +168,7 @@ def _is_plain(prefix: int) -> bool:
 
 
 def _soundness(run: RecordBatchRun) -> Bools:
-    """For each header, true if ``parse_header`` accepts it and its offsets follow."""
+    """Judges each header: true if ``parse_header`` accepts it and its offsets follow."""
     headers = run.headers
     base_offsets, attributes = headers["base_offset"], run.attributes
     least_deltas = run.record_counts - 1
@@ -188,7 +188,7 @@ def _soundness(run: RecordBatchRun) -> Bools:
 
 
 def _fits_layout(run: RecordBatchRun) -> Bools:
-    """For each header, true if it has what its payload's layout asks for."""
+    """Judges each header: true if it has what its payload's layout asks for."""
     of_layout = run.attributes & (fmt.LAYOUT_MASK | fmt.HAS_TOMBSTONES)
     plain: Bools = of_layout == fmt.LAYOUT_ARROW_BATCH << fmt.LAYOUT_SHIFT
     if plain.all():

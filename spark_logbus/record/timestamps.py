@@ -29,8 +29,10 @@ _UNCOMPRESSED: Final = -1  # as a claim
 
 
 def decode_timestamps(header: RecordBatchHeader, record_batch: Buffer) -> pa.Array:
-    """Those of one verified record batch of any layout, whether its schema is known or not; in µs.
-    What is not compressed is a view of ``record_batch``. Raises CorruptRecordBatchError.
+    """Decodes the timestamps, in µs, of one verified record batch of any layout, whether its schema
+    is known or not. What is not compressed is a view of ``record_batch``.
+
+    Raises CorruptRecordBatchError.
     """
     if header.layout == fmt.LAYOUT_COLUMNS:
         return decode_columns(header, record_batch, None, selection=_ONLY_TIMES)["timestamp"]

@@ -119,7 +119,7 @@ def of_all_types(i: int) -> dict[str, Any]:
 
 
 def in_columns(value: dict[str, Any]) -> dict[str, Any]:
-    """What columns hold of it."""
+    """Returns what columns hold of a value."""
     found = {
         name: each * 1_000 if name.endswith("_millis") else each for name, each in value.items()
     }
@@ -286,7 +286,7 @@ def _describe(sample: Sample, number: int, crc: int) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON holds it."""
+    """Returns a value as JSON holds it."""
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

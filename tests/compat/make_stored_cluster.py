@@ -67,7 +67,7 @@ class Queries:
         self._checkpoints = checkpoints
 
     def run(self, group: str, *, crash: int = -1) -> list[str]:
-        """What one AvailableNow run reads, but for the micro-batch that crashes."""
+        """Returns what one AvailableNow run reads, but for the micro-batch that crashes."""
         values: list[str] = []
 
         def collect(frame: DataFrame, batch_id: int) -> None:

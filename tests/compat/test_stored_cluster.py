@@ -47,7 +47,7 @@ class Stored:
 
     @property
     def events(self) -> int:
-        """How many records were appended to each partition of ``events``."""
+        """Count of records that were appended to each partition of ``events``."""
         return int(self.expected["events"])
 
     def log(self, topic_partition: TopicPartition) -> Path:
@@ -87,7 +87,7 @@ def events(start: int, end: int) -> list[str]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """What was stored, before anything of this release has touched it."""
+    """Directory of what was stored, before anything of this release has touched it."""
     with tarfile.open(ARCHIVE) as archive:
         # Pythons before 3.11.4 have no filters, and those from 3.12 on ask for one.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
@@ -168,7 +168,7 @@ def test_a_producers_repeated_append_is_recognised(stored: Stored, partition: in
 
 
 def _record_batches(log: Path) -> list[tuple[RecordBatchHeader, memoryview]]:
-    """Those of the newest segment."""
+    """Record batches of the newest segment."""
     return list(split(memoryview(max(log.glob("*.log")).read_bytes()), allow_tail=False))
 
 
@@ -204,7 +204,7 @@ def test_rewinds_are_remembered_and_counted_on(stored: Stored, opened: Session) 
 
 
 class Query:
-    """One of the stored queries, gone on with."""
+    """Stored query, gone on with."""
 
     def __init__(self, spark: SparkSession, stored: Stored, group: str, *, mode: str) -> None:
         self._spark = spark
@@ -216,7 +216,7 @@ class Query:
         """What the first micro-batch of the last run read."""
 
     def run(self) -> list[str]:
-        """What an AvailableNow run reads, sorted."""
+        """Returns what an AvailableNow run reads, sorted."""
         batches: list[list[str]] = []
 
         def collect(frame: DataFrame, batch_id: int) -> None:

@@ -143,7 +143,7 @@ def damage_names(dice: random.Random, image: Image) -> None:
 
 
 def lie_in_a_text_file(dice: random.Random, image: Image) -> None:
-    """Other numbers or words under a right checksum, as a defect of ours would write them."""
+    """Writes other numbers or words under a right checksum, as a defect of ours would."""
     text_files = [path for path in image if b"crc32c " in image[path]]
     if not text_files:
         return
@@ -166,7 +166,7 @@ CHANGES: tuple[Change, ...] = (damage_bytes, damage_bytes, damage_names, lie_in_
 
 
 def read_everything(log: PartitionLog) -> Served:
-    """All that a reader can get: it verifies what comes, and steps over what it cannot read."""
+    """Reads all that a reader can get: verifies what comes, and steps over what it cannot read."""
     ends = log.ends()
     offset, served = ends.log_start_offset, Served()
     for _ in range(MOST_READS):
@@ -230,7 +230,7 @@ def attempt(dice: random.Random) -> str:
 
 
 def unsure(log: PartitionLog) -> int | None:
-    """Where record batches go on behind the last damage.
+    """Offset where record batches go on behind the last damage.
 
     No checksum covers the offset of the one there; if it is the last, no other confirms it.
     """

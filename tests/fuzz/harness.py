@@ -56,7 +56,7 @@ def main(attempt: Try) -> None:
 
 
 def peak_mib() -> int:
-    """Of this program alone: ru_maxrss would start from what its parent had."""
+    """Peak memory of this program alone: ru_maxrss would start from what its parent had."""
     status = Path("/proc/self/status").read_text("ascii")
     return int(status.split("VmHWM:")[1].split()[0]) >> 10
 

@@ -111,7 +111,7 @@ def attempt(dice: random.Random) -> str:
 def check_only_stamped_fields_differ(
     header: RecordBatchHeader, original: bytes, data: bytearray
 ) -> None:
-    """Unless the damage happens to be another seed as a whole."""
+    """Checks that only stamped fields differ, unless the damage is another seed as a whole."""
     checked = bytes(data[24:])
     assert any(checked == seed[24:] for seed in seeds()), "damage went unnoticed"
     assert header.size == len(data)

@@ -39,7 +39,7 @@ HANG_S = 60.0
 
 
 class NoZooKeeper:
-    """In the place of what asks ZooKeeper, when that is away."""
+    """Stand-in for what asks ZooKeeper, when that is away."""
 
     brokers = (BrokerAddress(1, "127.0.0.1", 1, None),)
     topics = {TOPIC: TopicRecord(TOPIC, TOPIC_ID, {0: [1]}, {})}  # noqa: RUF012
@@ -74,7 +74,7 @@ class Target:
         )
 
     def feed(self, data: bytes) -> str:
-        """What becomes of a stream of frames, in a word."""
+        """Says in a word what becomes of a stream of frames."""
         reader, view = FrameReader(self._limits), memoryview(data)
         outcome = "incomplete"
         while view:

@@ -71,7 +71,8 @@ class CompactionPlan:
 
 
 class LogCompaction:
-    """Thread-safe; plans and swaps of one log are for one thread at a time.
+    """Plans compactions of one log, and takes in their results. Thread-safe; plans and swaps of one
+    log are for one thread at a time.
 
     ``reshaping`` is the log's lock around every change of its set of sealed segments and their
     files, but for a roll, which only adds one.
@@ -255,8 +256,8 @@ class LogCompaction:
             self._block(swap, "taken back")
 
     def _block(self, swap: Path, what: str) -> None:
-        """No further compaction of this log may come between this swap and its completion by
-        recovery: what it then brings back would be older than what a later one had removed."""
+        """Allow no further compaction of this log between this swap and its completion by recovery:
+        what that then brings back would be older than what a later one had removed."""
         self._blocked = True
         logger.error(
             "The replacement of segments by %s could not be %s; %s is served on and is not "

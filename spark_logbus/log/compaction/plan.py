@@ -22,7 +22,7 @@ _HISTORY_STEPS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class SegmentSelection:
-    """The first ``count`` sealed segments can be compacted; ``dirty_bytes`` of them are new."""
+    """Choice of the first ``count`` sealed segments, of which ``dirty_bytes`` are new."""
 
     count: int
     clean_bytes: int
@@ -87,7 +87,7 @@ def group(segments: Sequence[Summary], *, segment_bytes: int) -> list[range]:
 
 
 def delete_horizon(history: Sequence[CleanedUpTo], *, now_us: int, delete_retention_ms: int) -> int:
-    """Tombstones before this offset have deleted what they are to delete, long enough ago.
+    """Returns the offset before which tombstones have deleted what they are to, long enough ago.
 
     0 when there are none. ``history`` rises in both of its columns.
     """
@@ -98,7 +98,7 @@ def delete_horizon(history: Sequence[CleanedUpTo], *, now_us: int, delete_retent
 def record_cleaning(
     history: Sequence[CleanedUpTo], latest: CleanedUpTo, *, delete_retention_ms: int
 ) -> tuple[CleanedUpTo, ...]:
-    """``history`` with ``latest`` at its end, thinned to what ``delete_horizon`` needs.
+    """Returns ``history`` with ``latest`` at its end, thinned to what ``delete_horizon`` needs.
 
     An entry that is left out makes tombstones stay longer, never go sooner. So does a clock that
     was set back: what it contradicts is left out.

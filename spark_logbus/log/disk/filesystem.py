@@ -51,7 +51,7 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes at ``position``; fewer only at the end of the file."""
+        """Reads ``length`` bytes at ``position``; fewer only at the end of the file."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> None:
@@ -250,7 +250,7 @@ _REMEDIES = {
 
 
 def storage_error(doing: str, path: Path, error: OSError) -> StorageError:
-    """``error`` as the package reports it: what was being done, where, why, and the remedy."""
+    """Makes of ``error`` what the package reports: what was being done, where, why, the remedy."""
     reason = error.strerror or str(error)
     return StorageError(f"Could not {doing} {path}: {reason}; {remedy_for(error)}.")
 
@@ -302,7 +302,7 @@ def remove_if_possible(files: FileSystem, path: Path) -> None:
 
 
 def read_whole(files: FileSystem, path: Path, *, limit_bytes: int) -> bytes:
-    """All of a small file, or its first ``limit_bytes``."""
+    """Reads all of a small file, or its first ``limit_bytes``."""
     file = files.open_read_only(path)
     return file.pread(min(file.size(), limit_bytes), 0)
 

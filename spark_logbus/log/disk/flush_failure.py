@@ -39,6 +39,6 @@ def is_remembered(files: FileSystem, directory: Path) -> bool:
 
 
 def forget(files: FileSystem, directory: Path) -> None:
-    """Once all has been written again and flushed. Raises OSError."""
+    """Call it once all has been written again and flushed. Raises OSError."""
     if is_remembered(files, directory):
         files.remove(directory / names.FLUSH_FAILED)

@@ -41,7 +41,7 @@ class _Refusal:
 
 
 class RefusedWrites:
-    """Thread-safe."""
+    """Logs whose disks refuse what is appended. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class RefusedWrites:
         size_bytes: int,
         now: float,
     ) -> None:
-        """A write of ``size_bytes`` into a log was refused at the monotonic time ``now``."""
+        """Note that a write of ``size_bytes`` was refused at the monotonic time ``now``."""
         with self._lock:
             known = self._refusals.get(directory)
             if known is not None:

@@ -64,8 +64,8 @@ class SegmentReport:
     index_wrong: str | None
 
     def index_state(self, *, active: bool) -> str:
-        """A few words on the index; a broker keeps that of its active segment in memory, and what
-        is on disk is of its last orderly stop."""
+        """Says in a few words how the index is; a broker keeps that of its active segment in
+        memory, and what is on disk is of its last orderly stop."""
         if active and (not self.has_index or self.index_outdated):
             return "in memory"
         if self.tail is not None:
@@ -273,7 +273,8 @@ class _IndexComparison:
         return None
 
     def outdated(self, *, size_bytes: int) -> bool:
-        """Only once all record batches went by: it was right when the segment was smaller."""
+        """True if the index was right when the segment was smaller; to be asked once all record
+        batches went by."""
         summary = None if self._file is None or self._file.problem else self._file.summary
         return (
             summary is not None
@@ -284,7 +285,8 @@ class _IndexComparison:
         )
 
     def wrong(self) -> str | None:
-        """Only once all record batches went by."""
+        """Says what an index that the broker trusts has wrong; to be asked once all record batches
+        went by."""
         if self._file is None or self._file.summary is None or self._problem is not None:
             return self._problem
         if self._next is not None and self._next[1]:

@@ -15,9 +15,12 @@ from spark_logbus.record.stage_id import write_of
 
 @dataclass(frozen=True, slots=True)
 class StagedReport:
-    """What a write has staged. ``write`` is None for a file that is not used; ``records`` are by
-    producer id, which tells the attempts of its tasks apart; ``newest_us`` is when the last was
-    staged. After its ``size_bytes`` come ``other_bytes``, torn or of earlier writes."""
+    """Findings about a file of staged record batches.
+
+    ``write`` is None for a file that is not used; ``records`` are by producer id, which tells the
+    attempts of its tasks apart; ``newest_us`` is when the last was staged. After its
+    ``size_bytes`` come ``other_bytes``, torn or of earlier writes.
+    """
 
     write: int | None
     records: Mapping[int, int]

@@ -297,7 +297,8 @@ class LogCheck:
             self._note_at_rest(path, message)
 
     def _note_at_rest(self, path: Path, message: str) -> None:
-        """While a broker is at work, such a file is being written or on its way out."""
+        """Notes a file that is there at rest; while a broker is at work, it is being written or on
+        its way out."""
         if not self._live:
             self._find(Severity.NOTE, path, message)
 

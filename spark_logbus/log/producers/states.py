@@ -150,7 +150,7 @@ class ProducerStateManager:
         return found
 
     def note(self, header: RecordBatchHeader, *, offset: int, append_time_us: int) -> None:
-        """A record batch was appended at ``offset``, or is found there by a recovery."""
+        """Note that a record batch was appended at ``offset``, or is found there by a recovery."""
         if header.producer_id == fmt.NO_PRODUCER:
             return
         self.extend(
@@ -190,7 +190,7 @@ class ProducerStateManager:
         self._count.add(-1)
 
     def forget_all(self) -> None:
-        """The log is closed or deleted."""
+        """Forget all producers, for the log is closed or deleted."""
         for producer_id in list(self._by_id):
             self._forget(producer_id)
 
@@ -208,8 +208,8 @@ class ProducerStateManager:
     # -- attempts of atomic writes --------------------------------------------------------
 
     def appended_records(self, attempts: StageIds) -> dict[int, int]:
-        """How many records of each the log has, of those that number them from 0 on in one epoch;
-        without those of which it has none."""
+        """Counts of records of each attempt that the log has, whose producers number them from 0 on
+        in one epoch; without those of which it has none."""
         return {each: self._by_id[each].next_sequence for each in attempts.among(self._by_id)}
 
     def records_of(self, producer_id: int) -> int:
@@ -246,7 +246,8 @@ class ProducerStateManager:
             )
 
     def _check(self, header: RecordBatchHeader, pending: dict[int, tuple[int, int]]) -> int | None:
-        """None if the record batch is to be appended; its offset if it was appended before."""
+        """Returns the offset of a record batch that was appended before; None if it is to be
+        appended."""
         known = self._by_id.get(header.producer_id)
         epoch, expected = pending.get(header.producer_id) or (
             (known.epoch, known.next_sequence) if known is not None else (-1, 0)

@@ -49,7 +49,7 @@ def index_path(segment_path: Path) -> Path:
 
 
 def read_index(files: FileSystem, path: Path) -> IndexFile | None:
-    """None when there is no such file. Raises other OSErrors."""
+    """Reads an index file; None when there is none. Raises other OSErrors."""
     try:
         return IndexFile(read_whole(files, path, limit_bytes=_LIMIT_BYTES))
     except FileNotFoundError:

@@ -40,7 +40,7 @@ OnProgress = Callable[[int], None]
 
 
 def ignore_progress(_bytes_read: int) -> None:
-    """For scans that nobody watches."""
+    """Does nothing: for scans that nobody watches."""
 
 
 class SegmentScan:

@@ -159,7 +159,7 @@ class SealedSegment:
             pass
 
     def _let_go_if_retired(self) -> None:
-        """Said after each opening: a segment may be retired in the middle of it."""
+        """Call it after each opening: a segment may be retired in the middle of it."""
         if self._retired:
             self._pool.forget(self)
 

@@ -86,8 +86,8 @@ class PartitionPublishing:
         return share.attempts.among(file.shares)
 
     def expect(self, share: DecidedShare) -> None:
-        """The write is decided: remember how much of it the log has, and keep that from consumers
-        if it is not all. For a log that is about to be served. Raises StorageError."""
+        """Remember how much of a decided write the log has, and keep that from consumers if it is
+        not all. For a log that is about to be served. Raises StorageError."""
         self._staging.decided[share.write] = share
         with self._writer.between_appends() as (producers, _):
             producers.protect(share.write)
@@ -131,16 +131,16 @@ class PartitionPublishing:
                 self._writer.append_copied(batches, leader_epoch)
 
     def finish(self, write: int) -> None:
-        """All of the write is in the log and on disk: show it, and drop what was staged."""
+        """Show a write all of which is in the log and on disk, and drop what was staged."""
         self._state.uncap_high_watermark(write)
         self._writer.notify()
         share = self._staging.decided.get(write)
         self._staging.discard_of(write, "" if share is None else share.writer)
 
     def settle(self, writes: Collection[int]) -> None:
-        """These writes are published everywhere: nobody publishes them again. What attempts that
-        did not count have staged of them goes too. Or they are given up here, for they are lost:
-        then consumers see what there is."""
+        """Forget writes that are published everywhere, so that nobody publishes them again, with
+        what attempts that did not count have staged. Or those that are given up here, for they
+        are lost: then consumers see what there is."""
         for write in writes:
             share = self._staging.decided.pop(write, None)
             if share is not None:

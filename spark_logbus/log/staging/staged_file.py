@@ -46,7 +46,7 @@ RECOVERED: Final = 0  # promises of this process count from 1
 
 @dataclass(slots=True)
 class StagedShare:
-    """All that one attempt has staged for the partition."""
+    """Records that one attempt has staged for the partition, and where they are in the file."""
 
     records: int = 0
     size_bytes: int = 0
@@ -101,8 +101,8 @@ class StagedFile(FlushedFile):
     def recover(
         cls, topic_partition: TopicPartition, path: Path, *, environment: LogEnvironment
     ) -> StagedFile:
-        """The file as a crash or an orderly stop left it, without what is torn or of an earlier
-        write, and on disk.
+        """Opens the file as a crash or an orderly stop left it, cuts off what is torn or of an
+        earlier write, and brings the rest to the disk.
 
         Raises OSError.
         """
@@ -141,12 +141,12 @@ class StagedFile(FlushedFile):
 
     @property
     def newest_us(self) -> int:
-        """When the last of it was staged, or the file was taken for it."""
+        """Time when the last of it was staged, or the file was taken for it."""
         staged_us = [share.staged_at_us for share in list(self.shares.values())]
         return max([self._serving_since_us, *staged_us])
 
     def serve(self, write: int, now_us: int, *, mark: int | None = None, run: int = 0) -> None:
-        """Be the file of a write of that run of a writer from now on; only when it is free."""
+        """Serve a write of that run of a writer from now on; only when the file is free."""
         self._serving_since_us = now_us
         self.mark, self.run, self.superseded = mark, run, False
         self.write = write
@@ -245,7 +245,7 @@ class StagedFile(FlushedFile):
     # -- the end of a write -------------------------------------------------------------
 
     def batches(self, producer_id: int, *, chunk_bytes: int) -> Iterator[StagedBatches]:
-        """What the attempt has staged, in its order, in runs of about ``chunk_bytes``.
+        """Yields what the attempt has staged, in its order, in runs of about ``chunk_bytes``.
 
         Raises OSError, CorruptRecordBatchError.
         """

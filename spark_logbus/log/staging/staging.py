@@ -50,7 +50,7 @@ NOBODY: Final = StagedBy()
 
 
 class StagedTotals(NamedTuple):
-    """What lies staged in one partition."""
+    """Counts of what lies staged in one partition."""
 
     writes: int
     size_bytes: int
@@ -218,7 +218,7 @@ class PartitionStaging:
         return file is not None and file.is_promised(promise)
 
     def writer_of(self, write: int) -> str:
-        """Whose write has staged something here; empty where that is not known."""
+        """Writer whose write has staged something here; empty where that is not known."""
         file = self._files.get(write)
         return "" if file is None else file.writer
 

@@ -35,9 +35,12 @@ class ListOffsetsRequest(Message):
 
 
 class ListOffsetsResult(Message):
-    """For "timestamp": the base offset of the first record batch that holds a record at or after
+    """Offset that was asked for.
+
+    For "timestamp" it is the base offset of the first record batch that holds a record at or after
     the time, None if there is none. The client looks inside; the broker decodes nothing. For
-    "latest": ``lost`` as in the metadata."""
+    "latest": ``lost`` as in the metadata.
+    """
 
     topic: str
     partition: int

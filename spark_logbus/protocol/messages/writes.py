@@ -28,9 +28,11 @@ __all__ = [
 
 
 class StageRequest(Message):
-    """Like an append with acks flushed, of record batches that nobody is to see yet. Each
-    partition's are of one attempt of a task, whose number is their producer id; the base offsets
-    in the response count that attempt's records. ``writer`` and ``run`` as in the decision."""
+    """Request to stage record batches: an append with acks flushed of what nobody is to see yet.
+
+    Each partition's are of one attempt of a task, whose number is their producer id; the base
+    offsets in the response count that attempt's records. ``writer`` and ``run`` as in the decision.
+    """
 
     timeout_ms: int
     partitions: list[AppendPartition]

@@ -22,8 +22,10 @@ def find_cut_run(
     *,
     least_bytes: int,
 ) -> RecordBatchRun | None:
-    """As ``run.find_run``, of data where each record batch that ``selection_of`` gives a selection
-    for came with those columns only, which are none of less than ``least_bytes``."""
+    """Does what ``run.find_run`` does, where some record batches came with some columns only.
+
+    They are those for which ``selection_of`` gives a selection; none is below ``least_bytes``.
+    """
     unpack = fmt.LENGTH.unpack_from
     position, last = 0, len(data) - fmt.HEADER_SIZE
     bounds, cut = [0], []

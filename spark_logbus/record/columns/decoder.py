@@ -151,7 +151,7 @@ def _undecodable(header: RecordBatchHeader, problem: object) -> CorruptRecordBat
 
 
 def _starts(directory: Directory, came: Sequence[int]) -> dict[int, int]:
-    """Where each chunk begins in what came."""
+    """Position of each chunk in what came."""
     ends = accumulate((directory.length(number) for number in came), initial=directory.body_start)
     return dict(zip(came, ends, strict=False))
 
@@ -159,7 +159,7 @@ def _starts(directory: Directory, came: Sequence[int]) -> dict[int, int]:
 def _check_numbers(
     numbers: MessageNumbers, header: RecordBatchHeader, directory: Directory, layout: ColumnLayout
 ) -> None:
-    """That each column has its nodes, and its buffers within its chunk."""
+    """Checks that each column has its nodes, and its buffers within its chunk."""
     count = header.record_count
     if numbers.record_count != count:
         raise EnvelopeError(f"it holds {numbers.record_count} records, the header says {count}")
@@ -180,8 +180,8 @@ def _check_numbers(
 
 
 def _check_count(numbers: MessageNumbers, max_decoded_bytes: int) -> None:
-    """Each record has a timestamp, so there are no more than there can be of those; also where
-    nobody asks for timestamps, and the columns that were chosen take no bytes."""
+    """Bounds the records: each has a timestamp, so there are no more than can be of those. This
+    counts where nobody asks for timestamps, and the columns that were chosen take no bytes."""
     room = max_decoded_bytes if numbers.compression else int(numbers.buffers[_TIMES, 1])
     if numbers.record_count * _TIME_BYTES > room:
         raise EnvelopeError(f"it has no room for the timestamps of {numbers.record_count} records")
@@ -196,7 +196,7 @@ def _check_claims(
     starts: Mapping[int, int],
     max_decoded_bytes: int,
 ) -> None:
-    """What the compressed buffers claim to take when decoded is bounded, before Arrow takes it."""
+    """Bounds what the compressed buffers claim to take when decoded, before Arrow takes it."""
     claimed = 0
     for number in chosen:
         shift = starts[number] - (directory.bounds[number] - directory.body_start)
@@ -247,7 +247,7 @@ def _read_chosen(
     chosen: tuple[int, ...],
     starts: Mapping[int, int],
 ) -> list[pa.Array]:
-    """Those columns, by a message that has no others."""
+    """Reads the chosen columns, by a message that has no others."""
     filled = tuple(number for number in chosen if layout.columns[number].buffers)
     arrays = {
         number: pa.nulls(numbers.record_count, layout.columns[number].field.type)

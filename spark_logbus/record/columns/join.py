@@ -66,14 +66,14 @@ class ColumnRun:
 
     @cached_property
     def edges(self) -> Int64s:
-        """Where each chunk that came begins in the data, and where the last one ends."""
+        """Position in the data of each chunk that came, and the end of the last one."""
         sizes = np.cumsum(self.lengths[:, self.came], axis=1)
         begin = self.run.bounds[:-1, None] + self.body_start
         return np.concatenate([begin, begin + sizes], axis=1)
 
     @cached_property
     def bounds(self) -> Int64s:
-        """Where each chunk, came or not, begins in the body, and where the last one ends."""
+        """Position in the body of each chunk, came or not, and the end of the last one."""
         ends = np.cumsum(self.lengths, axis=1)
         return np.concatenate([np.zeros_like(ends[:, :1]), ends], axis=1)
 
@@ -147,9 +147,11 @@ def joined_columns(
     *,
     max_decoded_bytes: int,
 ) -> dict[str, pa.Array] | None:
-    """As ``column_decoder.decode_columns``, of all records of ``columns``, which are verified. None
-    if they have to be decoded one by one, as those are that would take more than
-    ``max_decoded_bytes`` when they are decompressed together."""
+    """Decodes all records of ``columns``, which are verified, as ``decoder.decode_columns`` does.
+
+    None if they have to be decoded one by one, as those are that would take more than
+    ``max_decoded_bytes`` when they are decompressed together.
+    """
     run = columns.run
     layout = column_layout(value_type, int(run.attributes[0]))
     count = len(layout.columns)
@@ -213,8 +215,8 @@ class _Stream:
         self._nodes, self._buffers, self._bounds = nodes, buffers, bounds
 
     def claimed_bytes(self) -> int:
-        """What the chosen buffers, which are compressed, claim to take when decoded; each record
-        has a timestamp besides."""
+        """Bytes that the chosen buffers, which are compressed, claim to take when decoded; each
+        record has a timestamp besides."""
         data, edges = self._columns.run.data, self._columns.edges
         claimed = int(self._columns.run.record_counts.sum()) * _TIME_BYTES
         for number in self._filled:

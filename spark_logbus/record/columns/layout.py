@@ -36,7 +36,7 @@ _RECORD_BITS: Final = fmt.HAS_KEY | fmt.HAS_HEADERS | fmt.HAS_OFFSET_DELTA | fmt
 
 @dataclass(frozen=True, slots=True)
 class ColumnSelection:
-    """What is wanted of each record."""
+    """Columns and fields that are wanted of each record."""
 
     columns: frozenset[str]
     """Of ``timestamp``, ``key`` and ``headers``."""
@@ -75,12 +75,12 @@ class ColumnLayout:
 
     @cached_property
     def first_nodes(self) -> npt.NDArray[np.intp]:
-        """Of each column, the node that is its own."""
+        """Number of each column's own node."""
         return np.array([column.nodes.start for column in self.columns], np.intp)
 
     @cached_property
     def chunk_of_buffers(self) -> npt.NDArray[np.intp]:
-        """Of each buffer, the number of the column whose it is."""
+        """Number of the column of each buffer."""
         repeats = [len(column.buffers) for column in self.columns]
         return np.repeat(np.arange(len(repeats)), repeats)
 

@@ -165,7 +165,7 @@ def encode(
 def encode_rows(
     times_us: array[int], keys: Sequence[bytes | None], values: Sequence[bytes | None]
 ) -> memoryview:
-    """What ``encode`` makes of records without headers, for a third to a half of the cost.
+    """Encodes records without headers as ``encode`` does, for a third to a half of the cost.
 
     ``times_us`` has 64 bits for each; ``keys`` is empty or has one for each. Of more than
     ``rows.FEW_RECORDS`` none may be null.
@@ -182,13 +182,13 @@ def encode_rows(
 
 
 def encode_value(time_us: int, value: bytes) -> memoryview:
-    """What ``encode_rows`` makes of one record without a key, for a third of the cost."""
+    """Encodes one record without a key as ``encode_rows`` does, for a third of the cost."""
     payload = _PLAIN_COLUMNS.rows.payload_of_value(time_us, value)
     return _record_batch(payload, _PLAIN_COLUMNS.attributes, 1, time_us, time_us)
 
 
 def encode_column(time_us: int, values: pa.Array) -> memoryview:
-    """What ``encode`` makes of ``values`` with a time, for a third of the cost; one or more of
+    """Encodes ``values`` with one time as ``encode`` does, for a third of the cost; one or more of
     binary type, none of them null."""
     payload = _PLAIN_COLUMNS.rows.payload_of_column(time_us, values)
     return _record_batch(payload, _PLAIN_COLUMNS.attributes, len(values), time_us, time_us)

@@ -121,7 +121,7 @@ class ArrowBatchBuilder:
         return missing or self._null_keys or self._null_values
 
     def _all_keys(self) -> list[bytes | None]:
-        """One for each record, or none if no record has one."""
+        """Keys, one for each record, or none if no record has one."""
         missing = len(self._values) - len(self._keys) if self._keys else 0
         return self._keys + [None] * missing
 
@@ -177,7 +177,7 @@ def _check_bytes(what: str, data: bytes | None) -> None:
 
 
 def record_size(*, value: bytes | None, key: bytes | None, headers: Sequence[Header] | None) -> int:
-    """About how many payload bytes one record takes."""
+    """Estimates the payload bytes that one record takes."""
     size = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"")
     for name, data in headers or ():
         size += len(name) + len(data or b"") + 16

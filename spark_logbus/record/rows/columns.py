@@ -42,7 +42,7 @@ def payload_schema(*, has_key: bool, has_headers: bool, has_offset_delta: bool =
 
 
 def canonical(arrow_batch: pa.RecordBatch, *, now_us: int) -> pa.RecordBatch:
-    """``arrow_batch`` with exactly the columns and types of a payload.
+    """Returns ``arrow_batch`` with exactly the columns and types of a payload.
 
     Takes ``value`` and optionally ``key``, ``timestamp`` and ``headers``; strings become UTF-8
     bytes; a missing or null timestamp becomes ``now_us``; key and headers columns that are null

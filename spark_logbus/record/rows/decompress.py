@@ -30,9 +30,10 @@ _MARK: Final = 8
 
 
 def claimed_sizes(data: memoryview, starts: Int64s, sizes: Int64s) -> Int64s:
-    """How long each buffer says that it is; -1 of one that is not compressed. ``starts`` are
-    multiples of 8; an empty buffer has no prefix, and is none of ``sizes`` that are too small for
-    one."""
+    """Length that each buffer says it has when decompressed; -1 of one that is not compressed.
+
+    ``starts`` are multiples of 8; an empty buffer, as any too small for that prefix, says 0.
+    """
     words = np.frombuffer(data[: len(data) - len(data) % _PREFIX], "<i8")
     has_prefix = sizes >= _PREFIX
     claims: Int64s = np.where(has_prefix, words[np.where(has_prefix, starts // _PREFIX, 0)], 0)

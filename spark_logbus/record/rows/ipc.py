@@ -55,7 +55,7 @@ class EnvelopeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MessageNumbers:
-    """What a record batch message says of its columns; nothing of it is to be believed yet."""
+    """Numbers that a record batch message says of its columns; not to be believed yet."""
 
     record_count: int
     body_length: int
@@ -69,7 +69,7 @@ class MessageNumbers:
 
 
 def message_metadata(payload: memoryview) -> memoryview:
-    """All that stands before the body of a record batch message. Raises EnvelopeError."""
+    """Returns what stands before the body of a record batch message. Raises EnvelopeError."""
     try:
         size = _METADATA_AT + _ENVELOPE.unpack_from(payload)[1]
     except struct.error as error:
@@ -115,7 +115,7 @@ def _pairs(metadata: memoryview, table: int, slot: int) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """Where the numbers of a message are, in words of 8 bytes from its beginning.
+    """Places of the numbers of a message, in words of 8 bytes from its beginning.
 
     Messages of one writer with the same columns have all else in common.
     """
@@ -228,7 +228,7 @@ def claims_of_buffers(data: memoryview, places: Int64s, sizes: Int64s) -> int:
 
 
 def _message(payload: memoryview) -> tuple[int, int]:
-    """Where the root table of a record batch message is, and where its body begins."""
+    """Positions of the root table of a record batch message, and of its body."""
     continuation, metadata_size, root = _ENVELOPE.unpack_from(payload)
     if continuation != _CONTINUATION or metadata_size < 0:
         raise EnvelopeError("it does not start as an Arrow message")

@@ -36,7 +36,7 @@ _MAX_COLUMN_BYTES: Final = (1 << 31) - 1  # what the offsets of a binary column 
 
 
 class _OtherForm(Exception):
-    """The record batches cannot be joined here."""
+    """Raised for record batches that cannot be joined here."""
 
 
 def joined(

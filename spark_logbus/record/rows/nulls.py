@@ -37,7 +37,7 @@ def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _inner_arrays(array: pa.Array) -> list[pa.Array]:
-    """As they are stored, with what lies under nulls."""
+    """Children of an array as they are stored, with what lies under nulls."""
     if types.is_struct(array.type):
         return [array.field(number) for number in range(array.type.num_fields)]
     if types.is_map(array.type):
@@ -71,7 +71,7 @@ def _refuse(field: pa.Field, array: pa.Array, excused: pa.Array | None, place: s
 
 
 def _items(array: pa.Array) -> list[pa.Array]:
-    """Those of lists and maps that are there."""
+    """Items of lists and maps, of those that are not null."""
     if not types.is_map(array.type):
         return [array.flatten()] if array.type.num_fields else []
     lists = pa.Array.from_buffers(

@@ -15,20 +15,20 @@ _TYPE_CODES = {4: "i", 8: "q"}  # by the bytes of one integer
 
 
 def integers(numbers: Iterable[int], kind: pa.DataType) -> pa.Array:
-    """As ``pa.array(numbers, kind)`` for types of 32 or 64 bits that are signed integers within,
-    as timestamps are. Raises OverflowError."""
+    """Does what ``pa.array(numbers, kind)`` does, for types of 32 or 64 bits that are signed
+    integers within, as timestamps are. Raises OverflowError."""
     values = array(_TYPE_CODES[kind.bit_width // 8], numbers)
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def repeated(number: int, count: int, kind: pa.DataType) -> pa.Array:
-    """As ``pa.repeat`` of what ``scalar`` makes of a number."""
+    """Does what ``pa.repeat`` does with what ``scalar`` makes of a number."""
     values = array(_TYPE_CODES[kind.bit_width // 8], [number]) * count
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(values)])
 
 
 def scalar(value: int | str | None, kind: pa.DataType) -> pa.Scalar:
-    """As ``pa.scalar(value, kind)`` for null, for strings, and for what ``integers`` makes."""
+    """Does what ``pa.scalar(value, kind)`` does, for null, strings and what ``integers`` makes."""
     if value is None:
         return pa.nulls(1, kind)[0]
     if isinstance(value, int):

@@ -145,7 +145,7 @@ def test_append_times_are_known_after_a_restart(stamped: int, clean: bool, index
 
 
 def test_a_record_s_own_time_lengthens_its_stay() -> None:
-    """It was made while its append was under way, by a clock that is ahead of the broker's."""
+    """The record was made while its append was under way, by a clock ahead of the broker's."""
     broker = broker_with(LogConfig(retention_ms=1_800_000))
     later = NOW_US + 600 * SECOND
     broker.append(record_batch(4, timestamps=(NOW_US, later)))

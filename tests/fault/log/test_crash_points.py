@@ -78,7 +78,7 @@ def every_crash(
 
 
 def check_whole(broker: Broker, *, flushed: int) -> None:
-    """From its start to its end the log has no gap, no double offset and no damage."""
+    """Checks that the log has no gap, no double offset and no damage from its start to its end."""
     log = broker.log()
     ends = log.ends()
     assert log.damaged == ()

@@ -104,7 +104,7 @@ def test_a_refused_checkpoint_is_not_tried_at_every_pass(
     ("at", "refused"), [(append_more, "pwrite"), (append_more, "sync"), (close, "pwrite")]
 )
 def test_a_failed_write_leaves_no_half_of_a_file(at: Act, refused: str) -> None:
-    """Of what is rebuilt: of snapshots of producers, indexes and the checkpoint."""
+    """Files that are rebuilt: snapshots of producers, indexes and the checkpoint."""
     broker = prepared(3)
     known = set(all_names(broker))
     disk_of(broker).refuse = lambda operation, path: (

@@ -56,7 +56,7 @@ def cut_power(broker: Broker) -> None:
 
 
 def lose_the_file(broker: Broker) -> None:
-    """As a release before this file left its directories."""
+    """Leaves the directories as a release before this file did."""
     close(broker)
     disk_of(broker).remove(broker.log_path() / names.TOPIC_CONFIG)
 

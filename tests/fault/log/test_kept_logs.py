@@ -183,7 +183,8 @@ def test_a_copy_without_a_record_goes_on_as_an_empty_log(disk: SimulatedDisk) ->
 
 @pytest.mark.parametrize("again", [False, True])
 def test_power_that_fails_while_the_end_is_given_up(*, again: bool) -> None:
-    """Before or after: refused, or whole with its gap; never other records, never damage."""
+    """Power fails before or after: the log is refused, or whole with its gap; never does it hold
+    other records, or damage."""
     for at in itertools.count():
         disk = SimulatedDisk()
         broker = Broker(files=disk)
@@ -305,7 +306,7 @@ def test_a_decided_write_is_there_once_whatever_of_it_was_kept(
 
 
 def test_compaction_leaves_the_gap_where_it_is() -> None:
-    """However small: nothing is merged over it."""
+    """Segments are not merged over a gap, however small they are."""
     broker = broker_with(12)
     go_on(broker, 100)
     broker.append(*(keyed(2, b"%03d" % number + bytes(400)) for number in range(6)))

@@ -73,7 +73,7 @@ def test_a_log_that_the_checkpoint_knows_is_not_made_anew(
 
 
 def test_a_returned_directory_waits_for_the_next_start(disk: SimulatedDisk, broker: Broker) -> None:
-    """It may be half copied."""
+    """A directory that comes back may be half copied."""
     broker.directory.close()
     away(disk)
     broker.start()
@@ -124,7 +124,7 @@ def test_a_missing_log_of_a_deleted_topic_is_forgotten(disk: SimulatedDisk, brok
 def test_a_log_that_could_not_be_opened_goes_with_its_topic(
     disk: SimulatedDisk, broker: Broker
 ) -> None:
-    """Else it takes its space, and counts as offline, for ever."""
+    """A log that stays takes its space, and counts as offline, for ever."""
     copy = bytes(disk.data(HOME / names.segment(0)))
     broker.append(record_batch(4))
     broker.directory.close()
@@ -218,7 +218,7 @@ def test_an_older_copy_that_is_given_up_is_set_aside_whole(
 
 
 def test_power_that_fails_while_a_log_is_given_up(disk: SimulatedDisk) -> None:
-    """Before or after, the log is refused or goes on at the new start; never from 0."""
+    """Power fails before or after: the log is refused or goes on at the new start; never from 0."""
     at = 0
     done = False
     while not done:

@@ -53,7 +53,7 @@ def test_a_full_disk_refuses_an_append_whole(
 
 
 def test_a_file_that_takes_only_a_part_of_a_write(tmp_path: Path) -> None:
-    """On a real file system, which first says how much it took and then why not more."""
+    """A real file system first says how much it took and then why not more."""
     broker = Broker(tmp_path / "data")
     broker.append(record_batch(2))
     path = broker.log_path() / names.segment(0)
@@ -315,7 +315,7 @@ def is_open(descriptor: int) -> bool:
 
 
 def test_descriptors_that_run_out_at_a_roll_on_a_real_disk(tmp_path: Path) -> None:
-    """At each number of descriptors that are left, until there are enough."""
+    """Rolls at each number of descriptors that are left, until there are enough."""
     for left in range(12):
         broker = Broker(tmp_path / f"{left}", config=LogConfig(segment_bytes=1024))
         broker.append(record_batch(1, payload=bytes(800)))

@@ -84,8 +84,9 @@ def of_the_write(log: PartitionLog) -> list[tuple[int, int]]:
 
 
 def check(log: PartitionLog) -> None:
-    """All of the write is there once; in its order, unless the disk kept a later unflushed write
-    and not an earlier one: that is taken for damage, and the order is lost with it."""
+    """Checks that all of the write is there once; in its order, unless the disk kept a later
+    unflushed write and not an earlier one: that is taken for damage, and the order is lost with
+    it."""
     seen = of_the_write(log)
     assert sorted(seen) == sorted(WRITTEN)
     assert seen == WRITTEN or log.damaged

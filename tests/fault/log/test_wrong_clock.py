@@ -144,7 +144,7 @@ def test_an_operator_s_word_is_about_the_clock_of_that_day(later: int) -> None:
 
 
 def test_a_broker_that_was_off_for_a_week_deletes_late() -> None:
-    """By the week that it was off, if nobody says a word; its disk does not fill."""
+    """Deletion is late by the week that it was off, if nobody says a word; no disk fills."""
     broker = broker_with()
     assert run_for(broker, 3 * DAY) == 0
     stop(broker)
@@ -187,7 +187,7 @@ def test_a_clock_that_goes_wrong_by_years_while_the_broker_runs() -> None:
 
 @pytest.mark.parametrize("for_s", [60, 2 * HOUR, 3 * DAY], ids=["a minute", "hours", "days"])
 def test_what_is_appended_under_a_clock_of_1970_is_kept(for_s: int) -> None:
-    """As a machine has it that starts without a battery, until somebody sets its clock."""
+    """A machine that starts without a battery shows 1970, until somebody sets its clock."""
     broker = Broker(files=SimulatedDisk(), config=CONFIG)
     stop(broker)
     back = NOW_US // SECOND - 60
@@ -230,7 +230,7 @@ def test_the_time_is_kept_every_half_minute_and_at_the_end() -> None:
 
 @pytest.mark.long
 def test_the_time_is_kept_under_constant_retention() -> None:
-    """Then the checkpoint is written before it is due, each time."""
+    """Retention has the checkpoint written before it is due, each time."""
     broker = broker_with(LogConfig(segment_bytes=1024, retention_bytes=1, retention_ms=None))
     for _ in range(2 * DAY // 20):
         broker.clock.advance(20)

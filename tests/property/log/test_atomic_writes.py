@@ -39,7 +39,7 @@ CONFIG = LogConfig(segment_bytes=2048, index_interval_bytes=256, retention_ms=No
 
 @dataclass
 class Write:
-    """What its driver knows of an attempt to write a version."""
+    """Attempt to write a version, as its driver knows it."""
 
     version: int
     number: int
@@ -182,7 +182,7 @@ class AtomicWrites(RuleBasedStateMachine):
 
     @rule(write=writes)
     def discard(self, write: Write) -> None:
-        """Of a write that lost to another of its version, or was aborted."""
+        """Discard a write that lost to another of its version, or was aborted."""
         last = self.node.last
         over = write.number in self.node.aborted or (
             last is not None and write.version <= last.version and write.number != last.write
@@ -270,7 +270,7 @@ class AtomicWrites(RuleBasedStateMachine):
 
     @rule()
     def a_day_passes(self) -> None:
-        """Also between two steps of a commit."""
+        """Let a day pass, also between two steps of a commit."""
         self.promise += 1
         self.broker.clock.advance(25 * 3600)
         for partition in PARTITIONS:
@@ -301,7 +301,7 @@ class AtomicWrites(RuleBasedStateMachine):
             assert _merged(seen) == expected
 
     def teardown(self) -> None:
-        """Whatever happened: the brokers' follow-up makes all that is committed visible."""
+        """Check that the brokers' follow-up makes all visible that is committed."""
         if not hasattr(self, "broker"):
             return
         self.publish_all()

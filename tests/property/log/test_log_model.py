@@ -65,7 +65,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a record batch is made of."""
+    """Ingredients of a record batch."""
 
     count: int
     size: int
@@ -186,7 +186,7 @@ class LogModel(RuleBasedStateMachine):
     # -- an idempotent producer --------------------------------------------------------
 
     def is_sound(self) -> bool:
-        """Whether the log can know all that it was sent: nothing damaged, still taking appends."""
+        """True if the log can know all that it was sent: nothing damaged, still taking appends."""
         log = self.broker.log()
         return not (self.broken or log.damaged or log.offline)
 
@@ -342,7 +342,7 @@ class LogModel(RuleBasedStateMachine):
         self.learn()
 
     def learn(self) -> None:
-        """After a crash: what survived is what the log says, and is on disk now."""
+        """Learn from the log, after a crash, what survived; that is on disk now."""
         log = self.broker.log()
         ends = log.ends()
         self.start = ends.log_start_offset
@@ -359,7 +359,7 @@ class LogModel(RuleBasedStateMachine):
     @precondition(lambda self: self.known_with_another_behind())
     @rule(data=st.data(), scanned=st.booleans())
     def a_bit_flips(self, data: st.DataObject, scanned: bool) -> None:
-        """In a record batch with another behind it in its segment; the broker is down."""
+        """Flip a bit in a record batch that has another behind it; the broker is down."""
         self.restart()
         target, path, position = data.draw(st.sampled_from(self.known_with_another_behind()))
         # Leader epoch and append time (bytes 12 to 23) are under no checksum.

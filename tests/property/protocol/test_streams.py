@@ -34,7 +34,7 @@ def received(frames: list[Frame]) -> list[Sent]:
 
 
 def feed(reader: FrameReader, data: bytes) -> list[Frame]:
-    """As a socket that has all of ``data``: fill what the reader offers, again and again."""
+    """Feeds a reader like a socket that has all of ``data``: fills what it offers in turn."""
     frames = []
     view = memoryview(data)
     while view:

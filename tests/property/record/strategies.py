@@ -42,7 +42,7 @@ STAMPS = st.builds(
 
 @st.composite
 def record_lists(draw: st.DrawFn, max_size: int = 12) -> list[Record]:
-    """Some records, at times repeated so often that compression sets in."""
+    """Lists of records, at times repeated so often that compression sets in."""
     few = draw(st.lists(RECORDS, min_size=1, max_size=max_size))
     return few * draw(st.sampled_from([1, 1, 8, 60]))
 

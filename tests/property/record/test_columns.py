@@ -178,7 +178,7 @@ def test_any_truncation(one: Typed, data: st.DataObject) -> None:
 
 
 def check_together(ones: list[Typed], selection: ColumnSelection, *, is_cut: bool) -> None:
-    """Of record batches that are alike."""
+    """Checks the columns of record batches that are alike, decoded together."""
     parts = [cut(one.record_batch, selection) if is_cut else one.record_batch for one in ones]
     found = joined_from(run_of(parts, is_cut=is_cut), selection, ones[0].value_type)
     assert found is not None
@@ -199,7 +199,7 @@ def check_together(ones: list[Typed], selection: ColumnSelection, *, is_cut: boo
 def test_decoded_together_they_give_the_rows_of_each(
     one: Typed, data: st.DataObject, is_cut: bool
 ) -> None:
-    """Of parts of one, so that numbers of records and nulls differ, but no attributes."""
+    """Parts of one record batch differ in their numbers of records and nulls, not in attributes."""
     whole, header = one.arrow_batch, parse_header(one.record_batch)
     count = whole.num_rows
     least = MIN_RECORDS_TO_COMPRESS if header.compression else 1

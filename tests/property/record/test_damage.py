@@ -131,7 +131,7 @@ def test_garbage_after_a_run(run: list[bytes], garbage: bytes, data: st.DataObje
 @DEFAULT
 @given(record_batches(), st.integers(1, 500), st.integers(1, 500))
 def test_nothing_outside_is_read(record_batch: bytes, before: int, after: int) -> None:
-    """The same answer, whatever stands around the bytes."""
+    """Answers are the same, whatever stands around the bytes."""
     around = b"\xa5" * before + record_batch + b"\x5a" * after
     view = memoryview(around)[before : before + len(record_batch)]
     header = verify(view)

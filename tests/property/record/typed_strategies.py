@@ -41,14 +41,14 @@ class Typed:
 
 @st.composite
 def roots(draw: st.DrawFn) -> Any:
-    """Any schema; records most often."""
+    """Schemas of all kinds; records most often."""
     if draw(st.integers(0, 3)):
         return draw(record_schemas())
     return draw(types((f"N{number}" for number in itertools.count()), 2))
 
 
 def rows(node: Node) -> st.SearchStrategy[Any]:
-    """What Arrow takes for one value; None: a tombstone."""
+    """Values in the form that Arrow takes; None for a tombstone."""
     there = values(node).map(lambda value: for_arrow(node, value))
     return st.one_of(there, there, there, st.none())
 

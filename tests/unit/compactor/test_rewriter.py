@@ -27,7 +27,7 @@ def whole(data: memoryview) -> BatchPart:
 
 
 def part(data: memoryview, *keep: int) -> BatchPart:
-    """Without the records at other offsets."""
+    """Makes the part of a record batch with the records at these offsets alone."""
     header = verify(data)
     arrow_batch = decode(header, data)
     mask = [offset in keep for offset in offsets_of(header, arrow_batch)]

@@ -25,7 +25,7 @@ CONFIG = LogConfig(segment_bytes=2048, index_interval_bytes=256, retention_ms=No
 
 @pytest.fixture
 def leader(tmp_path: Path) -> Broker:
-    """Of several segments and epochs, with records of two producers."""
+    """Leader's log of several segments and epochs, with records of two producers."""
     leader = Broker(tmp_path / "leader", config=CONFIG)
     for number in range(60):
         data = batch(number // 2, producer=A if number % 2 else B)

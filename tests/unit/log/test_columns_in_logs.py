@@ -133,7 +133,7 @@ def test_they_are_staged_and_published(broker: Broker) -> None:
 
 
 def test_compaction_keeps_them_as_they_are(tmp_path: Path) -> None:
-    """And tombstones behind them, for what those delete may be in a column."""
+    """Compaction keeps tombstones behind them too, for what those delete may be in a column."""
     config = LogConfig(
         segment_bytes=1024, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0,
         retention_ms=None, delete_retention_ms=0,

@@ -79,7 +79,7 @@ def test_what_a_file_system_or_a_first_start_left_is_no_obstacle(tmp_path: Path)
 
 @pytest.mark.parametrize("kept", ["broker.id", "checkpoint", str(TP)])
 def test_data_directories_of_all_times_are_taken(tmp_path: Path, kept: str) -> None:
-    """Whatever else was lost or put beside it, one trace of logbus's is enough."""
+    """One trace of logbus's is enough, whatever else was lost or put beside it."""
     data = tmp_path / "data"
     broker = Broker(data)
     broker.append(record_batch(2))

@@ -40,7 +40,7 @@ def test_what_is_not_compressed_takes_what_it_has() -> None:
 
 @pytest.mark.parametrize("typed", [False, True])
 def test_no_bytes_are_believed(typed: bool) -> None:
-    """Whatever they are, a number comes, of at least the bytes that there are."""
+    """A number of at least the bytes that are there comes, whatever they are."""
     made = (
         typed_record_batch(flights(0, 100), schema=FLIGHT, compression=Compression.ZSTD)
         if typed

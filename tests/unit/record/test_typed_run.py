@@ -54,7 +54,7 @@ def test_damage_ends_what_is_verified(number: int) -> None:
 
 
 def test_each_header_is_judged_in_a_run_as_it_is_alone() -> None:
-    """Of every attribute and layout, with a schema and without, of every small size."""
+    """Headers of every attribute and layout, with a schema and without, of every small size."""
     layouts = itertools.product(range(4), (0, fmt.HAS_TOMBSTONES), (0, 7), (80, 88, 96, 104))
     for layout, tombstones, schema_id, size in layouts:
         record_batch = bytearray(encoded(3)[:size])

@@ -260,7 +260,7 @@ def test_an_index_of_another_segment_of_the_same_size(clean: Path) -> None:
 @pytest.mark.parametrize("position", [0, 1, 8, 10, 24, 25, 26, 28, 32, 36, 40, 66, 75, 81, 140])
 @pytest.mark.parametrize("number", [0, 1, PER_SEGMENT - 1])
 def test_a_flipped_bit(clean: Path, position: int, number: int) -> None:
-    """In any field but those that the leader stamps and nothing protects."""
+    """Flips bits in any field but those that the leader stamps and nothing protects."""
     path = segment(clean, 0)
     flip(path, number * BATCH + position)
     message = the_one(verify(clean), Severity.DAMAGE, path)
@@ -412,7 +412,7 @@ def test_a_log_without_segments(clean: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 20, -1])
 def test_half_a_snapshot_of_producers_is_a_note(clean: Path, left: int) -> None:
-    """It is not synced at a stop, and rebuilt from the log."""
+    """A snapshot is not synced at a stop, and rebuilt from the log."""
     for path in (clean / "flights-0").glob("*.producers"):
         path.write_bytes(path.read_bytes()[:left])
         break

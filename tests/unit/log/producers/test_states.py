@@ -172,7 +172,7 @@ def snapshots_of(broker: Broker) -> list[Path]:
 
 
 def after_a_crash(broker: Broker, tmp_path: Path) -> Broker:
-    """What another machine would find, had this one died now; not started yet."""
+    """Broker over what is found if this one dies now; not started yet."""
     copy = tmp_path / "after"
     shutil.copytree(broker.path, copy)
     after = Broker(tmp_path / "elsewhere", config=broker.config)

@@ -389,7 +389,7 @@ def test_what_was_prepared_is_dropped_only_when_the_promise_was_let_go(broker: B
 
 
 def test_what_is_prepared_again_while_it_expires_stays(broker: Broker) -> None:
-    """Between the new promise and the dropping, however long ago it was staged."""
+    """Preparing comes between a new promise and the dropping, long after the staging."""
     log = broker.log()
     stage(log, attempt(1), 1)
     log.publishing.check(share(1, 1), 1)
@@ -423,7 +423,7 @@ def test_what_may_be_decided_for_all_that_can_be_read_stays(broker: Broker, writ
 
 
 def test_what_is_prepared_under_a_later_promise_stays(broker: Broker) -> None:
-    """Somebody let go of the first one, and looked up what is decided before it was prepared."""
+    """A broker let go of the first promise, and looked up decisions before it was prepared."""
     log = broker.log()
     stage(log, attempt(1), 1)
     log.publishing.check(share(1, 1), 3)
@@ -523,7 +523,7 @@ def test_the_writes_of_one_run_are_bounded(broker: Broker) -> None:
 
 
 def test_what_many_dead_writers_left_goes_within_minutes(broker: Broker) -> None:
-    """Each of them another one, as batch writes are."""
+    """Batch writes are each of a writer of its own."""
     log = broker.log()
     for write in range(MAX_WRITES):
         stage(log, attempt(1, write=write), 1, flush=False, by=StagedBy(f"write:{write}"))

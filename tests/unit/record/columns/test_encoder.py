@@ -77,7 +77,7 @@ def test_a_record_without_a_timestamp_is_refused() -> None:
 
 
 def as_type(value: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same bytes under another type, unchecked."""
+    """Returns the same bytes under another type, unchecked."""
     return pa.Array.from_buffers(kind, len(value), value.buffers())
 
 

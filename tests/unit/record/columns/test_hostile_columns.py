@@ -67,7 +67,7 @@ def set_attribute(record_batch: bytearray, bit: int) -> bytearray:
 
 
 def form_of(record_batch: bytearray, value_type: pa.DataType) -> tuple[int, MessageForm]:
-    """Where the Arrow message begins, and where its numbers are."""
+    """Position of the Arrow message, and places of its numbers."""
     attributes = fmt.ATTRIBUTES.unpack_from(record_batch, fmt.ATTRIBUTES_AT)[0]
     room = column_layout(value_type, attributes).room
     form = message_form(memoryview(record_batch)[room:])
@@ -356,7 +356,7 @@ def test_a_directory_that_lies(count: int | None, start: int | None) -> None:
 
 
 def test_lengths_in_the_directory_that_are_not_the_columns() -> None:
-    """As many bytes in all, another cut."""
+    """Chunks of other lengths that come to as many bytes in all."""
     forged = encoded(pa.array([{"a": 1}, {"a": 2}], A))
     (first, _), (second, _) = fmt.CHUNK.iter_unpack(forged[fmt.CHUNKS_AT : fmt.CHUNKS_AT + 16])
     fmt.CHUNK.pack_into(forged, fmt.CHUNKS_AT, first - 8, 0)

@@ -58,7 +58,7 @@ def test_honest_buffers_become_what_they_were(compression: Compression) -> None:
 def test_lies_are_noticed_also_when_they_cancel_out(
     compression: Compression, lies: tuple[int, ...]
 ) -> None:
-    """What is between two of them would else be shifted."""
+    """Lies that cancel out would shift what is between two of them."""
     claims = [length + lie for length, lie in zip(LENGTHS, lies, strict=True)]
     assert found_in(BUFFERS, claims, compression) is None
 

@@ -159,7 +159,7 @@ def test_a_bomb_is_refused() -> None:
 
 
 def buffers_of(record_batch: bytearray) -> list[int]:
-    """Where the offset of each buffer stands, its length behind it (slots of Arrow's Message)."""
+    """Position of each buffer's offset, with its length behind (slots of Arrow's Message)."""
 
     def u32(at: int) -> int:
         return int(struct.unpack_from("<I", record_batch, at)[0])
@@ -198,7 +198,7 @@ def test_a_buffer_that_points_outside_its_body_is_refused(
 
 
 class Trap:
-    """What unpickling it would call."""
+    """Object whose unpickling would leave a file behind."""
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
         return open, (str(SPRUNG), "w")
