@@ -33,40 +33,44 @@ class LogbusBatchReader(DataSourceReader):
     def partitions(self) -> list[RangesPartition]:
         """Resolve starts and ends and cut the ranges. Called once for each ``load``: what comes
         later is not seen, and all actions on the DataFrame read the same records."""
-        link = DriverConnections(self._options.zookeeper, group=self._options.group)
-        patience = RetryPolicy().at_first_contact()
+        connections = DriverConnections(self._options.zookeeper, group=self._options.group)
+        retry_policy = RetryPolicy().at_first_contact()
         try:
-            return patience.retry("Planning the read", lambda: self._input_partitions(link))
+            return retry_policy.retry(
+                "Planning the read", lambda: self._input_partitions(connections)
+            )
         finally:
-            link.close()
+            connections.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(
             partition, self._columns, fail_on_data_loss=self._options.fail_on_data_loss
         )
 
-    def _input_partitions(self, link: DriverConnections) -> list[RangesPartition]:
-        snapshot = take_snapshot(link.admin(), self._options.selection, missing_ok=False)
-        ranges = self._ranges(snapshot, link)
+    def _input_partitions(self, connections: DriverConnections) -> list[RangesPartition]:
+        snapshot = take_snapshot(connections.admin(), self._options.selection, missing_ok=False)
+        ranges = self._ranges(snapshot, connections)
         return plan_input_partitions(
             ranges,
             self._options,
-            link.admin(),
-            bootstrap=link.bootstrap(),
+            connections.admin(),
+            bootstrap=connections.bootstrap(),
             topic_ids=snapshot.topic_ids,
             schemas=ReadSchemas(self._columns, include_headers=self._options.include_headers).find(
-                snapshot, link.registry
+                snapshot, connections.registry
             ),
         )
 
-    def _ranges(self, snapshot: Snapshot, link: DriverConnections) -> list[OffsetRange]:
+    def _ranges(self, snapshot: Snapshot, connections: DriverConnections) -> list[OffsetRange]:
         options = self._options
         committed: dict[TopicPartition, int] = {}
         findings: list[DataLoss] = []
-        progress = link.progress() if isinstance(options.starting.positions, Committed) else None
+        progress = (
+            connections.progress() if isinstance(options.starting.positions, Committed) else None
+        )
         if progress is not None:
             committed, findings = of_current_topics(progress.committed(), snapshot.topic_ids)
-        admin, now_us = link.admin(), SystemClock().now_us()
+        admin, now_us = connections.admin(), SystemClock().now_us()
         starts = locate(options.starting, snapshot, admin, now_us=now_us, committed=committed)
         ends = locate(options.ending, snapshot, admin, now_us=now_us)
         apply_policy(

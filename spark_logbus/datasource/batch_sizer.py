@@ -29,7 +29,7 @@ class BatchSizer:
         self._rows = self._bytes = 0
 
     def add(self, rows: int, size: int) -> None:
-        """So much has been collected for the next arrow batch."""
+        """Counts rows and bytes that were collected for the next arrow batch."""
         self._rows += rows
         self._bytes += size
 
@@ -48,7 +48,7 @@ class BatchSizer:
         return self.missing_rows <= 0 or self.missing_bytes <= 0
 
     def handed_over(self) -> None:
-        """What has been collected went into an arrow batch."""
+        """Starts over: what has been collected went into an arrow batch."""
         self._rows_before += self._rows
         self._bytes_before += self._bytes
         self._rows = self._bytes = 0

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A broker that takes longer is stopped or far away; tasks have more patience with it.
+# A broker that takes longer is stopped or far away; tasks have more retry_policy with it.
 _PATIENCE_S: Final = 2.0
 # What a row takes in the JVM beside its bytes: it is copied there into objects, serialised and read
 # again, which is 2 to 3 µs for each, as much as for some hundred bytes.
@@ -47,7 +47,7 @@ _MOST_LEFT_TO_TASKS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchInput:
-    """What Spark reads of one micro-batch."""
+    """Input of one micro-batch: partitions for tasks, or rows."""
 
     partitions: Sequence[InputPartition]
 
@@ -57,7 +57,7 @@ class MicroBatchInput:
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _Prefetch:
     """``input`` is None for a micro-batch that is left to tasks."""
 
     ranges: tuple[OffsetRange, ...]
@@ -76,14 +76,14 @@ class InputPlanner:
         self,
         options: SourceOptions,
         columns: ColumnChoice,
-        link: DriverConnections,
+        connections: DriverConnections,
         background: Executor | None,
     ) -> None:
         self._options = options
         self._columns = columns
-        self._link = link
+        self._connections = connections
         self._background = background
-        self._begun: _Begun | None = None
+        self._prefetch: _Prefetch | None = None
         self._late: Future[MicroBatchInput] | None = None  # given up, and perhaps still reading
         self._slow = 0  # prefetches in a row that took too long
         self._left_to_tasks = 0  # micro-batches to come
@@ -101,11 +101,11 @@ class InputPlanner:
         given_up = threading.Event()
         planned = None
         if self._may_prefetch():
-            cluster = self._link.cluster()
+            cluster = self._connections.cluster()
             planned = self._background.submit(
                 self._with_rows, cluster, tuple(ranges), topic_ids, schemas, given_up
             )
-        self._begun = _Begun(tuple(ranges), planned, given_up)
+        self._prefetch = _Prefetch(tuple(ranges), planned, given_up)
 
     def plan(
         self,
@@ -114,13 +114,13 @@ class InputPlanner:
         schemas: Mapping[str, ValueSchemas] = NO_SCHEMAS,
     ) -> MicroBatchInput:
         """The input of the micro-batch that consists of ``ranges``, begun before or not."""
-        if self._begun is None or (*ranges,) != self._begun.ranges:
+        if self._prefetch is None or (*ranges,) != self._prefetch.ranges:
             self.begin(ranges, topic_ids, schemas)
-        if self._begun is not None and self._begun.input is not None:
+        if self._prefetch is not None and self._prefetch.input is not None:
             try:
-                planned = self._begun.input.result(_PATIENCE_S)
+                planned = self._prefetch.input.result(_PATIENCE_S)
             except FutureTimeoutError:
-                self._late = self._begun.input
+                self._late = self._prefetch.input
                 self._slow += 1
                 self._left_to_tasks = min(2 ** (self._slow - 1), _MOST_LEFT_TO_TASKS)
                 logger.info(
@@ -132,10 +132,10 @@ class InputPlanner:
             except (LogbusError, OSError) as error:
                 logger.debug("Tasks read the micro-batch, because a prefetch met %r.", error)
             else:
-                self._slow, self._begun = 0, None
+                self._slow, self._prefetch = 0, None
                 return planned
         self._give_up()
-        admin, bootstrap = self._link.admin(), self._link.bootstrap()
+        admin, bootstrap = self._connections.admin(), self._connections.bootstrap()
         return MicroBatchInput(self._partitions(ranges, topic_ids, schemas, admin, bootstrap))
 
     def _may_prefetch(self) -> bool:
@@ -147,10 +147,10 @@ class InputPlanner:
         return True
 
     def _give_up(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None and begun.input is not None:
-            begun.given_up.set()
-            begun.input.cancel()
+        prefetch, self._prefetch = self._prefetch, None
+        if prefetch is not None and prefetch.input is not None:
+            prefetch.given_up.set()
+            prefetch.input.cancel()
 
     def _partitions(
         self,

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def report(
-    seen: Snapshot, planned: Mapping[TopicPartition, int], link: DriverConnections
+    seen: Snapshot, planned: Mapping[TopicPartition, int], connections: DriverConnections
 ) -> dict[str, Any]:
     """The report for a micro-batch that ends at ``planned``, with ``seen`` on the brokers.
 
@@ -37,7 +37,7 @@ def report(
     if any(lost.values()):
         told["lost"] = nest({each: ranges for each, ranges in lost.items() if ranges})
     try:
-        told["bytesBehind"] = _size(behind(seen, planned), link)
+        told["bytesBehind"] = _size(behind(seen, planned), connections)
     except LogbusError as error:
         logger.warning("How many bytes the query is behind is not known now: %s", error)
     return told
@@ -53,8 +53,8 @@ def behind(seen: Snapshot, planned: Mapping[TopicPartition, int]) -> list[Offset
     ]
 
 
-def _size(ranges: list[OffsetRange], link: DriverConnections) -> int:
+def _size(ranges: list[OffsetRange], connections: DriverConnections) -> int:
     if not ranges:
         return 0
-    pieces = link.admin().split_many(ranges, target_bytes=ONE_PIECE)
+    pieces = connections.admin().split_many(ranges, target_bytes=ONE_PIECE)
     return sum(size for _, size in pieces.values())

@@ -38,7 +38,7 @@ NO_GROUP = GroupView()
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchPlan:
-    """All that could be read next (None: nothing to do), and what was not as expected."""
+    """End of all that could be read next (None: nothing to do), and what was not as expected."""
 
     end: StreamOffset | None
     findings: list[DataLoss]

@@ -44,7 +44,7 @@ _FOREIGN: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueOptions:
-    """How values of a topic with a schema are to be read."""
+    """Options for values of a topic with a schema."""
 
     columns: tuple[str, ...] | None = None
     """The columns to read, of the record and of the value; None: all."""
@@ -65,7 +65,7 @@ class ValueOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaOptions:
-    """What the columns of a read depend on."""
+    """Options that the columns of a read depend on."""
 
     zookeeper: str
     selection: Selection
@@ -99,7 +99,7 @@ class SourceOptions:
     """Add the column ``headers``."""
 
     values: ValueOptions = ValueOptions()
-    """How values of a topic with a schema are to be read."""
+    """Options for values of a topic with a schema."""
 
     trigger: TriggerLimits = TriggerLimits()
     """Bounds on one micro-batch."""
@@ -152,7 +152,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
 
 
 def schema_options(options: Mapping[str, str]) -> SchemaOptions:
-    """What the schema depends on, which is asked for before the kind of read is known."""
+    """Parses the options that the schema depends on; Spark asks for it before the kind of read is
+    known."""
     given = _given(options)
     return SchemaOptions(
         zookeeper=zookeeper_address(given.text("zookeeper")),

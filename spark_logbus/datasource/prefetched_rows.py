@@ -64,7 +64,7 @@ def _with_rows(kind: type[DataSourceStreamReader]) -> type[DataSourceStreamReade
 
 
 def _missing() -> str:
-    """What is not as it is used here; empty if all is."""
+    """Tells what of PySpark is not as it is used here; empty if all is."""
     try:
         from pyspark.sql import datasource_internal
     except ImportError as error:

@@ -49,22 +49,22 @@ class StreamDriver:
         self,
         options: SourceOptions,
         *,
-        link: DriverConnections,
+        connections: DriverConnections,
         columns: ColumnChoice,
         background: Executor,
         prefetch: bool = True,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._options = options
-        self._link = link
-        self._inputs = InputPlanner(options, columns, link, background if prefetch else None)
+        self._connections = connections
+        self._inputs = InputPlanner(options, columns, connections, background if prefetch else None)
         self._schemas = StreamSchemas(
-            ReadSchemas(columns, include_headers=options.include_headers), link
+            ReadSchemas(columns, include_headers=options.include_headers), connections
         )
         self._commits = DeferredCommit(background)
         self._background = background
-        self._patience = patience or RetryPolicy()
+        self._retry_policy = retry_policy or RetryPolicy()
         self._met = False  # the cluster
         self._target: Snapshot | None = None  # of an AvailableNow run
         self._seen: Snapshot | None = None  # for the progress report
@@ -121,60 +121,69 @@ class StreamDriver:
 
     def report(self) -> dict[str, Any] | None:
         """The lag that the last plan leaves, for the query's progress."""
-        return lag.report(self._seen, self._reached, self._link) if self._seen else None
+        return lag.report(self._seen, self._reached, self._connections) if self._seen else None
 
     def close(self) -> None:
         self._commits.close()
         self._background.shutdown(wait=False, cancel_futures=True)
-        self._link.close()
+        self._connections.close()
 
     # -- how it is answered ---------------------------------------------------------------
 
     def _ask(self, what: str, attempt: Callable[[], T]) -> T:
-        patience = self._patience
+        retry_policy = self._retry_policy
         if not self._met:
-            patience = patience.at_first_contact()
-        answer = patience.retry(what, attempt)
+            retry_policy = retry_policy.at_first_contact()
+        answer = retry_policy.retry(what, attempt)
         self._met = True
         return answer
 
     def _snapshot(self, *, missing_ok: bool) -> Snapshot:
-        return take_snapshot(self._link.admin(), self._options.selection, missing_ok=missing_ok)
+        return take_snapshot(
+            self._connections.admin(), self._options.selection, missing_ok=missing_ok
+        )
 
     def _plan(self, last: StreamOffset, limits: TriggerLimits) -> StreamOffset | None:
+        """Returns the end of the next micro-batch; None if there is none. What came before it is
+        committed beside, or before this returns None."""
         self._commits.settle()
         self._seen = self._snapshot(missing_ok=last.resolved)
         snapshot = self._seen if self._target is None else self._seen.capped(self._target)
-        progress = self._holding({*snapshot.topic_ids, *last.topic_ids})
-        mark = progress.mark() if progress is not None else NEVER_REWOUND
+        group = self._owned_group({*snapshot.topic_ids, *last.topic_ids})
+        mark = group.mark() if group is not None else NEVER_REWOUND
         view = GroupView(self._options.group, mark)
-        first = None
-        if not last.resolved:
-            first = last = self._first(snapshot, progress, view)
-        elif progress is not None and self._follows(last, mark):
-            rewound = progress.rewound(after=last.mark, up_to=mark)
+        joins = not last.resolved
+        if joins:
+            last = self._first(snapshot, group, view)
+        elif group is not None and self._follows(last, mark):
+            rewound = group.rewound(after=last.mark, up_to=mark)
             view = replace(view, rewound=rewound)
             if self._target is not None:  # a rewind that skips records also skips those to come
                 self._target = self._target.reaching(rewound)
                 snapshot = self._seen.capped(self._target)
-        commit = None
-        if progress is not None and view.rewound is None:
-            commit = partial(progress.commit, last.to, topic_ids=last.topic_ids, mark=mark)
-        end = None
-        try:
-            plan = plan_micro_batch(last, snapshot, view=view)
-            self._decide(plan.findings)
-            if plan.end is None or (first is None and self._waits_for_more(plan, limits)):
-                end = first
-            else:
-                cut = limited_ends(plan.end.spans(), limits, splitter(self._link.admin()))
-                end = plan.end.cut(cut)
-        finally:
-            if commit is not None and end is None:
-                commit()  # nothing follows that it could be done beside
-        if commit is not None and end is not None:
-            self._commits.begin(commit)
-        return end
+        if group is not None and view.rewound is None:
+            self._commits.begin(partial(group.commit, last.to, topic_ids=last.topic_ids, mark=mark))
+        end = self._next_end(last, snapshot, view, limits, waits=not joins)
+        if end is None:
+            self._commits.settle()
+        return last if joins and end is None else end
+
+    def _next_end(
+        self,
+        last: StreamOffset,
+        snapshot: Snapshot,
+        view: GroupView,
+        limits: TriggerLimits,
+        *,
+        waits: bool,
+    ) -> StreamOffset | None:
+        plan = plan_micro_batch(last, snapshot, view=view)
+        self._decide(plan.findings)
+        if plan.end is None or (waits and self._waits_for_more(plan, limits)):
+            return None
+        return plan.end.cut(
+            limited_ends(plan.end.spans(), limits, splitter(self._connections.admin()))
+        )
 
     def _waits_for_more(self, plan: MicroBatchPlan, limits: TriggerLimits) -> bool:
         if limits.min_records is None or self._target is not None or plan.moved:
@@ -184,12 +193,12 @@ class StreamDriver:
         waited_s = self._clock.monotonic() - self._last_trigger
         return plan.records < limits.min_records and waited_s < limits.max_delay_ms / 1000
 
-    def _holding(self, topics: Iterable[str]) -> GroupCommitter | None:
-        """The group, where there is one, when it belongs to this query for ``topics``."""
-        progress = self._link.progress()
-        if progress is not None:
-            progress.hold(topics)
-        return progress
+    def _owned_group(self, topics: Iterable[str]) -> GroupCommitter | None:
+        """Returns the group, where there is one, when this query owns ``topics`` in it."""
+        group = self._connections.progress()
+        if group is not None:
+            group.hold(topics)
+        return group
 
     def _follows(self, last: StreamOffset, mark: RewindMark) -> bool:
         """True if the group was rewound since ``last``. Rewinds that it had before the stream
@@ -197,17 +206,17 @@ class StreamDriver:
         return last.group == self._options.group and not mark.may_be(last.mark)
 
     def _first(
-        self, snapshot: Snapshot, progress: GroupCommitter | None, view: GroupView
+        self, snapshot: Snapshot, group: GroupCommitter | None, view: GroupView
     ) -> StreamOffset:
         """The start of the query, as an offset with no records in it."""
         committed: dict[TopicPartition, int] = {}
         findings: list[DataLoss] = []
-        if isinstance(self._options.starting.positions, Committed) and progress is not None:
-            committed, findings = of_current_topics(progress.committed(), snapshot.topic_ids)
+        if isinstance(self._options.starting.positions, Committed) and group is not None:
+            committed, findings = of_current_topics(group.committed(), snapshot.topic_ids)
         resolved = locate(
             self._options.starting,
             snapshot,
-            self._link.admin(),
+            self._connections.admin(),
             now_us=self._clock.now_us(),
             committed=committed,
         )
@@ -227,7 +236,7 @@ class StreamDriver:
             return MicroBatchInput([])
         if planned != self._planned:
             # From the checkpoint of an earlier run: much may have happened since.
-            self._holding(planned.topic_ids)
+            self._owned_group(planned.topic_ids)
             self._seen = self._snapshot(missing_ok=True)
             ranges, findings = replay(planned, self._seen)
             self._decide(findings)
@@ -235,14 +244,15 @@ class StreamDriver:
         return self._inputs.plan(ranges, planned.topic_ids, self._found)
 
     def _find_schemas(self, ranges: Sequence[OffsetRange]) -> Mapping[str, ValueSchemas]:
-        """Those of the topics that have one, for records before the ends that were seen."""
+        """Returns the schemas of topics that have one, for records before the ends that were
+        seen."""
         return self._schemas.find(self._seen, ranges) if self._seen is not None else {}
 
     def _commit(self, done: StreamOffset) -> None:
         self._commits.settle()
-        progress = self._link.progress()
-        if progress is not None:
-            progress.commit(done.to, topic_ids=done.topic_ids, mark=done.mark)
+        group = self._connections.progress()
+        if group is not None:
+            group.commit(done.to, topic_ids=done.topic_ids, mark=done.mark)
 
     def _decide(self, findings: list[DataLoss]) -> None:
         apply_policy(

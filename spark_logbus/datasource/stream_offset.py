@@ -65,11 +65,11 @@ class StreamOffset:
         }
 
     def cut(self, ends: Mapping[TopicPartition, int]) -> StreamOffset:
-        """The same micro-batch with earlier ends."""
+        """Returns this micro-batch with earlier ends."""
         return replace(self, to=dict(ends))
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark stores it; equal offsets give equal text."""
+        """Returns the form that Spark stores; equal offsets give equal text."""
         if not self.resolved:
             return {"version": VERSION, "unresolved": True}
         return {

@@ -96,7 +96,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is None:
             send_at_once()
             pid, application = spark_driver()
-            link = DriverConnections(
+            connections = DriverConnections(
                 self._options.zookeeper,
                 group=self._options.group,
                 pid=pid,
@@ -107,7 +107,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._discovery = None
             self._driver = StreamDriver(
                 self._options,
-                link=link,
+                connections=connections,
                 columns=self._columns,
                 background=ThreadPoolExecutor(2, thread_name_prefix="logbus-stream"),
                 prefetch=bool(self._options.max_prefetch_bytes) and prefetched_rows.is_available(),

@@ -25,27 +25,27 @@ logger = logging.getLogger(__name__)
 class StreamSchemas:
     """Finds them for one run of one query. Not thread-safe."""
 
-    def __init__(self, schemas: ReadSchemas, link: DriverConnections) -> None:
+    def __init__(self, schemas: ReadSchemas, connections: DriverConnections) -> None:
         self._schemas = schemas
-        self._link = link
+        self._connections = connections
         # All schemas of the records before these ends are known; by topic id, too.
         self._certain: dict[tuple[str, TopicPartition], int] = {}
         self._does_without = False
         self._looked_at: tuple[list[OffsetRange], set[int]] = ([], set())
 
     def find(self, seen: Snapshot, ranges: Sequence[OffsetRange]) -> dict[str, ValueSchemas]:
-        """Those that records of ``ranges`` have, which lie before the ends of ``seen``.
+        """Returns the schemas of records of ``ranges``, which lie before the ends of ``seen``.
 
         Raises InvalidOptionError for topics that do not have the columns, and CoordinationError
         where ZooKeeper does not answer and has to.
         """
         if not has_schemas(seen.configs):
-            return self._schemas.find(seen, self._link.registry)
+            return self._schemas.find(seen, self._connections.registry)
         known = self._schemas.known(seen, {each.topic_partition.topic for each in ranges})
         try:
             if known is not None:
-                self._link.require_zookeeper()
-            found = self._schemas.find(seen, self._link.registry)
+                self._connections.require_zookeeper()
+            found = self._schemas.find(seen, self._connections.registry)
         except CoordinationError as error:
             if known is None or not error.retriable:
                 raise
@@ -103,7 +103,9 @@ class StreamSchemas:
             topic = each.topic_partition.topic
             writers = known[topic].writers
             try:
-                for found in schema_ids(self._link.cluster(), each, topic_id=seen.topic_ids[topic]):
+                for found in schema_ids(
+                    self._connections.cluster(), each, topic_id=seen.topic_ids[topic]
+                ):
                     if found not in writers:
                         unknown.add(found)
             except CorruptRecordBatchError:

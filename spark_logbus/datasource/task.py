@@ -61,17 +61,17 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """The arrow batches of ``partition``, read through ``cluster``, in the order of its ranges."""
     values = _value_readers(partition, columns)
-    assembler, pace = RowAssembler(columns, values), BatchSizer()
+    assembler, sizer = RowAssembler(columns, values), BatchSizer()
     collected: list[FetchedColumns] = []
     for fetched in _fetched(
-        partition, cluster, assembler, values, pace, fail_on_data_loss=fail_on_data_loss
+        partition, cluster, assembler, values, sizer, fail_on_data_loss=fail_on_data_loss
     ):
         collected.append(fetched)
-        pace.add(fetched.rows, fetched.size_bytes)
+        sizer.add(fetched.rows, fetched.size_bytes)
         del fetched  # or its memory could not be used for what comes next
-        if pace.is_enough:
+        if sizer.is_enough:
             yield assembler.build(collected)
-            pace.handed_over()
+            sizer.handed_over()
             collected = []
     if collected:
         yield assembler.build(collected)
@@ -87,7 +87,7 @@ def _fetched(
     cluster: Cluster,
     assembler: RowAssembler,
     values: Mapping[str, ValueReader],
-    pace: BatchSizer,
+    sizer: BatchSizer,
     *,
     fail_on_data_loss: bool,
 ) -> Iterator[FetchedColumns]:
@@ -98,7 +98,7 @@ def _fetched(
             cluster,
             offset_range,
             assembler.payload_columns,
-            pace,
+            sizer,
             topic_id=topic_ids[offset_range.topic_partition.topic],
             fail_on_data_loss=fail_on_data_loss,
             received=first_fetches.take(number) if len(ranges) > 1 else None,
@@ -107,7 +107,7 @@ def _fetched(
 
 
 def _value_readers(partition: RangesPartition, columns: ColumnChoice) -> dict[str, ValueReader]:
-    """Of topics that have a schema."""
+    """Returns the readers of topics that have a schema."""
     if not partition.schemas:
         return {}
     # Imported here: it brings what most tasks do not need.
@@ -139,7 +139,7 @@ class RangeRead:
         cluster: Cluster,
         offset_range: OffsetRange,
         wanted: Collection[str],
-        pace: BatchSizer,
+        sizer: BatchSizer,
         *,
         topic_id: str,
         fail_on_data_loss: bool,
@@ -153,7 +153,7 @@ class RangeRead:
         self._position = offset_range.start  # of what comes next
         self._end = offset_range.end
         self._wanted = wanted
-        self._pace = pace
+        self._sizer = sizer
         self._fail_on_data_loss = fail_on_data_loss
         self._received = received
 
@@ -181,8 +181,8 @@ class RangeRead:
             while True:
                 fetched = reader.next_columns(
                     self._wanted,
-                    enough_rows=self._pace.missing_rows,
-                    enough_bytes=self._pace.missing_bytes,
+                    enough_rows=self._sizer.missing_rows,
+                    enough_bytes=self._sizer.missing_bytes,
                 )
                 if fetched is None:
                     return

@@ -39,8 +39,8 @@ def look_up_schema(options: SchemaOptions) -> StructType:
     Raises InvalidOptionError for topics that cannot be read together, UnknownTopicError where
     options need a schema, CoordinationError.
     """
-    patience = RetryPolicy().at_first_contact()
-    return patience.retry("Looking up the topics", lambda: _looked_up(options))
+    retry_policy = RetryPolicy().at_first_contact()
+    return retry_policy.retry("Looking up the topics", lambda: _looked_up(options))
 
 
 def _looked_up(options: SchemaOptions) -> StructType:
@@ -78,7 +78,7 @@ def find_schemas(
     *,
     known: Mapping[str, ValueSchemas] = NO_SCHEMAS,
 ) -> dict[str, ValueSchemas]:
-    """Of each topic with a schema, by name. What is ``known`` stays as it is, with what is new.
+    """Returns the schemas by topic. Keeps entries of ``known`` and adds versions they lack.
 
     Raises InvalidOptionError for topics of which some have a schema and some have none, and for
     versions and subjects that there are not, CoordinationError.
@@ -175,7 +175,7 @@ class ReadSchemas:
         self._known: dict[str, ValueSchemas] = {}  # by topic id
 
     def known(self, seen: Snapshot, topics: Iterable[str]) -> dict[str, ValueSchemas] | None:
-        """What the last answers said of those ``topics`` that are still there; None if there is one
+        """Returns the last answers for those ``topics`` that are still there; None if there is one
         that was not met yet."""
         found = {}
         for topic in sorted({*topics} & seen.configs.keys()):
@@ -188,8 +188,8 @@ class ReadSchemas:
     def find(
         self, seen: Snapshot, registry: Callable[[], SchemaRegistry]
     ) -> dict[str, ValueSchemas]:
-        """Those of the topics that have one, for the tasks; to be asked after the ends of what
-        they read are known, so that it has all schemas that they meet.
+        """Returns the schemas of topics that have one, for the tasks. Call it after the ends of
+        what they read are known: then it has all schemas that they meet.
 
         Raises InvalidOptionError for topics that do not have the columns, CoordinationError.
         """
@@ -212,7 +212,7 @@ class ReadSchemas:
         return found
 
     def _as_columns(self, topic: str, schemas: ValueSchemas) -> ValueSchemas:
-        """To be read under the newest schema that has the columns."""
+        """Returns the schemas for a read under the newest one that has the columns."""
         # Spark has chosen from them.
         values = replace(self._columns.values, columns=None)
         assert schemas.reader_id is not None, "it was found"

@@ -48,8 +48,8 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class ShiftBack:
-    """So many records back from the group's committed offsets, or from the end of a partition
-    that has none. For rewinds."""
+    """Position ``count`` records before the group's committed offsets, or before the end of a
+    partition that has none. For rewinds."""
 
     count: int
 

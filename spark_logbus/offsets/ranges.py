@@ -42,7 +42,7 @@ class SplitLimits:
 
 @dataclass(frozen=True, slots=True)
 class TaskRanges:
-    """What one task reads, in order, and about how many bytes of the log that is."""
+    """Ranges that one task reads, in order, and about how many bytes of the log they are."""
 
     ranges: tuple[OffsetRange, ...]
     size_bytes: int
@@ -114,7 +114,7 @@ def _shared(
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """Of the last share: which part of the small pieces it holds, if it does, and its size."""
+    """State of the last share: which part of the small pieces it holds, if any, and its size."""
 
     part: int | None = None
     bytes: float = 0.0
@@ -132,9 +132,9 @@ class _Last:
 
 
 def piece_count(size: int, target: int, limits: SplitLimits) -> int:
-    """Into how many pieces a range of ``size`` bytes is cut: to the nearest number of ``target``
-    pieces, so that partitions of about equal size are not cut for a few bytes, but never so few
-    that one is larger than allowed."""
+    """Number of pieces that a range of ``size`` bytes is cut into: the nearest to pieces of
+    ``target`` bytes, so that partitions of about equal size are not cut for a few bytes, but never
+    so few that one is larger than allowed."""
     return max(1, round(size / target), _ceil_div(size, limits.max_bytes))
 
 
@@ -147,7 +147,7 @@ def _split_evenly(
 
 
 def split_by_count(pieces: Sequence[OffsetRange], min_partitions: int) -> list[OffsetRange]:
-    """At least ``min_partitions`` pieces, where there are that many records.
+    """Cuts pieces until there are ``min_partitions``, where there are that many records.
 
     Cuts inside a record batch: two tasks then fetch it, and each keeps its part. That is why it
     comes after the cuts by bytes, for the rest that was asked for.

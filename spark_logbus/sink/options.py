@@ -34,7 +34,7 @@ _FOREIGN: Final = {
 
 
 class Delivery(enum.Enum):
-    """What becomes of a write that fails, or is done again."""
+    """Guarantee for records of a write that fails, or is done again."""
 
     #: Nothing of a write that fails is ever seen; a micro-batch that is done again is there once.
     EXACTLY_ONCE = "exactly-once"

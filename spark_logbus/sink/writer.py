@@ -153,7 +153,7 @@ def stage_task(
 
 
 def _task_counts(plan: WritePlan) -> TaskCounts | None:
-    """What counts a task's records, if they are to be audited."""
+    """Returns the counter of a task's records; None if they are not audited."""
     if plan.audit_schema is None:
         return None
     from spark_logbus.sink.audit import TaskCounts

@@ -44,7 +44,7 @@ class GroupCommitter:
         self._written: tuple[RewindMark, dict[str, str], dict[TopicPartition, int]] | None = None
 
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
-        """Everything that the group has committed, as it is in ZooKeeper now."""
+        """Reads all committed offsets of the group from ZooKeeper."""
         return self._offsets.committed(self._group)
 
     def mark(self) -> RewindMark:

@@ -77,7 +77,8 @@ class ClusterPool(Generic[K]):
             cluster.close()
 
     def _forget_inherited(self) -> None:
-        """After a fork the sockets belong to the parent; closing them here would disturb it."""
+        """Drops, without closing them, sockets inherited by a fork: closing would disturb the
+        parent."""
         if os.getpid() != self._process:
             self._process = os.getpid()
             self._clusters = OrderedDict()

@@ -37,7 +37,7 @@ _LOOPBACK: Final = ("127.", "::1", "::ffff:127.")
 
 
 def send_at_once() -> None:
-    """What this process writes to Spark is not held back from now on."""
+    """Has this process's writes to Spark sent at once from now on (TCP_NODELAY)."""
     own = _spark_socket(os.getpid())
     if own is not None:
         with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ class Acknowledger:
         threading.Thread(target=self._run, name="logbus-quick-ack", daemon=True).start()
 
     def begin(self) -> None:
-        """For the next few pieces that come."""
+        """Begins to watch for the next few pieces that come."""
         self._left = _ACKNOWLEDGED
         # Another thread may have read what came before this one is asked what there is; that the
         # socket can be written to, it is told in any case.

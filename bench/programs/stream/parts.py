@@ -58,7 +58,7 @@ def _micro_batches(
     assembler = RowAssembler(_COLUMNS)
     with Producer(contender.client) as producer, ThreadPoolExecutor(2) as background:
         driver = StreamDriver(
-            options, link=link, columns=_COLUMNS, background=background, prefetch=False
+            options, connections=link, columns=_COLUMNS, background=background, prefetch=False
         )
         try:
             end = driver.latest(driver.initial(), limited=False)

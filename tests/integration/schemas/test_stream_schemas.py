@@ -99,14 +99,14 @@ class Run:
         parsed = parse_options(query.given, streaming=True)
         self._query = query
         self._columns = ColumnChoice(query.columns, parsed.values)
-        self.link = DriverConnections(parsed.zookeeper)
+        self.connections = DriverConnections(parsed.zookeeper)
         self._driver = StreamDriver(
             parsed,
-            link=self.link,
+            connections=self.connections,
             columns=self._columns,
             background=ThreadPoolExecutor(2),
             prefetch=prefetched,
-            patience=RetryPolicy(limit_s=patience_s),
+            retry_policy=RetryPolicy(limit_s=patience_s),
         )
 
     def __enter__(self) -> Run:
@@ -196,7 +196,7 @@ def test_a_known_schema_needs_no_zookeeper_and_a_new_one_waits_for_it(
 
 def answers(run: Run) -> bool:
     try:
-        run.link.require_zookeeper()
+        run.connections.require_zookeeper()
     except CoordinationError:
         return False
     return True

@@ -110,7 +110,7 @@ class CopiedTopic:
             of.append(value)
 
     def up_to(self, batch: int) -> list[str]:
-        """All that the query has read with this micro-batch, sorted."""
+        """Returns all that the query has read with this micro-batch, sorted."""
         if batch < 0:
             return []
         line = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
@@ -144,7 +144,7 @@ class CopiedTopic:
     # -- the copy -------------------------------------------------------------------------
 
     def copied(self) -> list[str]:
-        """What consumers see, sorted; each key's values are checked to be a prefix, in order."""
+        """Reads all as a consumer, sorted; checks that each key's values are a prefix, in order."""
         found: defaultdict[str, list[str]] = defaultdict(list)
         values = self.logbus.values(self.target)
         for value in (value for partition in values for value in partition):
@@ -155,12 +155,12 @@ class CopiedTopic:
 
     @property
     def idle(self) -> bool:
-        """Whether all that was sent is copied, as far as consumers and Spark's log can tell."""
+        """Tells if all that was sent is copied, as far as consumers and Spark's log can tell."""
         total = sum(len(values) for values in self.sent.values())
         return self.planned == self.committed and self.seen() >= total
 
     def wait_for_all(self, *, deadline_s: float = 180) -> None:
-        """Until the driver has copied all that was sent."""
+        """Waits until the driver has copied all that was sent."""
         expected = sorted(value for values in self.sent.values() for value in values)
         wait_until(
             lambda: self.running.alive() and self.idle,
@@ -185,7 +185,7 @@ class CopiedTopic:
         return staged_bytes(self.embedded, self.target)
 
     def expire_staged(self) -> None:
-        """Until nothing is staged any more, however it was left behind."""
+        """Waits until nothing is staged any more, however it was left behind."""
         self.logbus.admin.alter_topic(self.target, put={"staging.retention.ms": 1000})
         wait_until(
             lambda: self.staged_bytes() == 0, deadline_s=60, message="what is left staged to expire"

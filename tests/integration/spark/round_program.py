@@ -52,7 +52,7 @@ def jvm_of_this_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 def wait_for_lag(
     registry: CollectorRegistry, labels: dict[str, str], wanted: float | None
 ) -> float | None:
-    """Until the listener has been told of such a lag, or of the query's end if it is None."""
+    """Waits until the listener has been told of such a lag, or of the query's end if it is None."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         value = registry.get_sample_value("logbus_query_bytes_behind", labels)

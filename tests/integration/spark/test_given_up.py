@@ -78,7 +78,7 @@ def test_a_stream_and_a_load_are_told_of_a_log_that_was_given_up(
 def test_a_stream_and_a_batch_read_are_told_of_a_part_that_was_given_up(
     spark: SparkSession, tmp_path: Path, chroot: str
 ) -> None:
-    """Of a restored backup: what it has is read, and nobody passes over what is lost unawares."""
+    """Restores a backup: what it has is read, and nobody passes over what is lost unawares."""
     with broker_process(tmp_path / "broker", chroot) as broker:
         data = broker.directory / "data"
         with Cluster.from_zookeeper(chroot) as cluster:

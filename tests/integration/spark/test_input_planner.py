@@ -31,7 +31,7 @@ COLUMNS = ColumnChoice(full_schema(include_headers=True))
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a busy machine; tests of what takes too long set their own."""
+    """Allows for a busy machine; tests of what takes too long set their own."""
     monkeypatch.setattr(input_planner, "_PATIENCE_S", 60)
 
 
@@ -39,10 +39,10 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def planner_of(logbus: Logbus, **options: str) -> Iterator[InputPlanner]:
     given = {"zookeeper": logbus.zookeeper, "subscribe": "t", **options}
     parsed = parse_options(given, streaming=True)
-    link = DriverConnections(logbus.zookeeper)
+    connections = DriverConnections(logbus.zookeeper)
     with ThreadPoolExecutor(1) as background:
-        yield InputPlanner(parsed, COLUMNS, link, background)
-    link.close()
+        yield InputPlanner(parsed, COLUMNS, connections, background)
+    connections.close()
 
 
 def all_of(logbus: Logbus, topic: str) -> tuple[list[OffsetRange], dict[str, str]]:
@@ -53,7 +53,7 @@ def all_of(logbus: Logbus, topic: str) -> tuple[list[OffsetRange], dict[str, str
 
 
 def by_task(planned: MicroBatchInput) -> pa.Table:
-    """What the tasks read."""
+    """Reads what the tasks read."""
     batches = [
         batch
         for partition in planned.partitions
@@ -104,7 +104,7 @@ def test_tasks_read_what_is_large_or_cut(
 
 
 def test_a_prefetch_of_other_ranges_is_given_up(logbus: Logbus, filled: str) -> None:
-    """What was begun is the next micro-batch; after a restart another one is replayed first."""
+    """Begins the next micro-batch; after a restart another one is replayed first."""
     ranges, topic_ids = all_of(logbus, filled)
     with planner_of(logbus) as planner:
         planner.begin(ranges, topic_ids)

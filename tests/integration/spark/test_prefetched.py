@@ -167,7 +167,7 @@ def test_progress_is_the_same_in_both_modes(
 def test_a_micro_batch_is_replayed_alike_in_any_mode(
     spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path, later: str
 ) -> None:
-    """It was planned and written to the checkpoint, and read, but not committed."""
+    """Replays a micro-batch that was planned, written to the checkpoint and read, not committed."""
     topic = logbus.topic()
     logbus.produce(topic, numbered(10))
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "6"}

@@ -34,7 +34,7 @@ class Copy:
         self.name: str | None = None
 
     def produce(self, *counts: int) -> None:
-        """So many records in each partition; all values have one length."""
+        """Sends ``count`` records to each partition; all values have one length."""
         for partition, count in enumerate(counts):
             numbers = range(self._sent, self._sent + count)
             self._logbus.produce(self.source, [f"{n:06d}" for n in numbers], partition=partition)
@@ -108,7 +108,7 @@ def test_a_query_whose_checkpoint_is_behind_passes_no_record_over(
 def test_a_checkpoint_that_a_setting_places_is_compared_as_well(
     spark: SparkSession, logbus: Logbus, tmp_path: Path
 ) -> None:
-    """Below the directory for all queries, by the query's name."""
+    """Finds it below the directory for all queries, by the query's name."""
     copy = Copy(spark, logbus, tmp_path)
     copy.name = copy.checkpoint.name
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))

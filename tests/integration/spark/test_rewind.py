@@ -39,7 +39,7 @@ def numbered(count: int, start: int = 0) -> list[str]:
 
 
 def rewind(logbus: Logbus, group: str, topic: str, target: Target) -> None:
-    """What the command line does with ``--execute``."""
+    """Does what the command line does with ``--execute``."""
     with Session(logbus.zookeeper, client_name="test") as session:
         snapshot = take_snapshot(logbus.admin, Topics((topic,)), missing_ok=False)
         groups = GroupOffsets(session)
@@ -216,7 +216,7 @@ def test_rewinds_during_a_replay_win_over_it(logbus: Logbus, streams: Streams, g
 def test_available_now_skips_to_the_end_beyond_its_own(
     logbus: Logbus, streams: Streams, group: str
 ) -> None:
-    """What was appended since the run began, and skipped by the rewind, does not come later."""
+    """Skips by a rewind what was appended since the run began: it does not come later."""
     topic = logbus.topic()
     logbus.produce(topic, numbered(10))
     options = started(topic, group, maxOffsetsPerTrigger="4")

@@ -30,7 +30,7 @@ def batches(query: StreamingQuery) -> list[int]:
 
 
 def taken(query: StreamingQuery, topic: str) -> list[dict[str, int]]:
-    """Where each micro-batch ended that had any records."""
+    """Ends of each micro-batch that had any records."""
     ends: list[dict[str, int]] = []
     for progress in query.recentProgress:
         if not progress["numInputRows"]:

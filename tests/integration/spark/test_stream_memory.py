@@ -53,7 +53,7 @@ ALLOWED = Sample(planner=8, driver=8, jvm=100, jvm_heap=16, jvm_arrow=1)
 
 @pytest.fixture
 def checkpoint() -> Iterator[Path]:
-    """In memory where there is such a place: a disk would take most of the time."""
+    """Directory in memory where there is such a place: a disk would take most of the time."""
     memory = Path("/dev/shm")
     made = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
     yield made

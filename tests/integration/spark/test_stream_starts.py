@@ -195,7 +195,8 @@ def test_a_partition_that_comes_later_is_read_from_its_beginning(
     source = streams.source(subscribe=topic, **start, failOnDataLoss=fail_on_data_loss)
 
     def grow(batch: int) -> None:
-        """Within a micro-batch: when the query plans again, partition and records are there."""
+        """Adds within a micro-batch: when the query plans again, partition and records are
+        there."""
         if batch == 0:
             logbus.admin.alter_topic(topic, partitions=3)
             # They are older than the start.

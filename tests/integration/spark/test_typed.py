@@ -232,7 +232,7 @@ def collect(seen: list[Any], frame: DataFrame, _: int) -> None:
 
 
 def framed(schema_id: int, datum: bytes) -> bytes:
-    """In Confluent's wire format."""
+    """Encodes in Confluent's wire format."""
     return bytes([0, *schema_id.to_bytes(4, "big")]) + datum
 
 

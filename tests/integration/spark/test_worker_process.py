@@ -112,7 +112,8 @@ def test_a_read_brings_no_pandas_and_leaves_little_to_collect(logbus: Logbus) ->
 
 @pytest.mark.spark
 def test_sparks_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
-    """The one that is compiled, not the one in the zip file that Spark puts first on the path."""
+    """Imports the compiled PySpark, not the one in the zip file that Spark puts first on the
+    path."""
 
     def where(_: int) -> tuple[str, str]:
         import os
@@ -175,7 +176,7 @@ def open_files(pid: int) -> list[str]:
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has the option")
 @pytest.mark.parametrize("lacking", ["os.dup", "select.epoll", "threading.Thread.start"])
 def test_no_task_fails_for_want_of_descriptors_or_threads(logbus: Logbus, lacking: str) -> None:
-    """They are taken away from what the socket's options need, and from nothing else."""
+    """Takes them away from what the socket's options need, and from nothing else."""
     topic = logbus.topic()
     logbus.produce(topic, ["a"])
     columns = ColumnChoice(full_schema(include_headers=False))
@@ -226,8 +227,8 @@ def test_a_write_by_topic_and_partition_leaves_little_to_collect(logbus: Logbus)
 
 
 def test_a_process_that_ends_in_order_leaves_no_socket_open(logbus: Logbus) -> None:
-    """As one of Spark's that is not forked, or a driver in Python, does; nor does a forked one
-    that ends harm what its parent has open."""
+    """Ends a process as one of Spark's that is not forked, or a driver in Python, ends. A forked
+    one that ends does no harm to what its parent has open."""
     name = logbus.topic()
     logbus.produce(name, ["a", "b"])
     options = {"zookeeper": logbus.zookeeper, "topic": name}

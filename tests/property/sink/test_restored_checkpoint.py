@@ -109,7 +109,7 @@ def test_a_checkpoint_that_is_put_back_loses_and_doubles_nothing(
 
 
 def limited(start: Ends, available: list[int], limit: int) -> Ends:
-    """So many records at most, shared out as a source with ``maxOffsetsPerTrigger`` does."""
+    """Takes ``limit`` records at most, shared out as by a source with ``maxOffsetsPerTrigger``."""
     new = [end - begin for begin, end in zip(start, available, strict=True)]
     if sum(new) <= limit:
         return tuple(available)

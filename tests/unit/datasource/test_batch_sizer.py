@@ -7,12 +7,12 @@ from spark_logbus.datasource.batch_sizer import TARGET_BYTES, TARGET_ROWS, Batch
 
 def batches(count: int, *, rows: int, size: int) -> list[int]:
     """Rows of each arrow batch when ``count`` record batches come in."""
-    pace, made, collected = BatchSizer(), [], 0
+    sizer, made, collected = BatchSizer(), [], 0
     for _ in range(count):
         collected += 1
-        pace.add(rows, size)
-        if pace.is_enough:
-            pace.handed_over()
+        sizer.add(rows, size)
+        if sizer.is_enough:
+            sizer.handed_over()
             made.append(collected * rows)
             collected = 0
     return [*made, *([collected * rows] if collected else [])]

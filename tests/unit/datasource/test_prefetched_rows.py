@@ -98,7 +98,8 @@ def number_in(stream: io.BytesIO) -> int:
 
 
 def ask(reader: Reader) -> tuple[tuple[int, int], int, list[int]]:
-    """What PySpark's runner writes to the JVM: the input partition, the status, the rows."""
+    """Returns what PySpark's runner writes to the JVM: the input partition, the status, the
+    rows."""
     asked, answered = io.BytesIO(), io.BytesIO()
     for offset in (START, END):
         text = json.dumps(offset).encode()

@@ -1,5 +1,5 @@
-"""Brokers, a group and the link to them as plain values, and a query on them: for tests of what a
-driver decides."""
+"""Brokers, a group and the connections to them as plain values, and a query on them: for tests of
+what a driver decides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @dataclass
 class World:
-    """Brokers, a group and the link to them, all in one."""
+    """Brokers, a group and the connections to them, all in one."""
 
     topics: dict[str, tuple[str, list[tuple[int, int]]]] = field(default_factory=dict)
     group_positions: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class _AdminView:
 
 
 class Query:
-    """What Spark does with a source, in its order, through JSON text."""
+    """Query that does what Spark does with a source, in its order, through JSON text."""
 
     def __init__(self, world: World, **options: str) -> None:
         given = {"zookeeper": "z:1", "subscribe": "t", **options}
@@ -147,15 +147,15 @@ class Query:
         parsed = parse_options(given, streaming=True)
         world.has_group = parsed.group is not None
         self.clock = ManualClock(wall_us=0)
-        link = cast(DriverConnections, world)
+        connections = cast(DriverConnections, world)
         columns = ColumnChoice(full_schema(include_headers=False))
         self.driver = StreamDriver(
             parsed,
-            link=link,
+            connections=connections,
             columns=columns,
             background=InlineExecutor(),
             prefetch=False,
-            patience=RetryPolicy(clock=self.clock, pause=self.clock.advance),
+            retry_policy=RetryPolicy(clock=self.clock, pause=self.clock.advance),
             clock=self.clock,
         )
 

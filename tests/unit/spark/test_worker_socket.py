@@ -39,7 +39,7 @@ def ends() -> Iterator[tuple[Recorded, socket.socket]]:
 
 @pytest.fixture
 def acknowledger(ends: tuple[Recorded, socket.socket]) -> Iterator[Acknowledger]:
-    """Of the worker's end. When the JVM's is closed, its thread ends."""
+    """Watches the worker's end. When the JVM's is closed, its thread ends."""
     worker, jvm = ends
     yield Acknowledger(worker, socket.TCP_QUICKACK)
     jvm.close()
