@@ -4,7 +4,6 @@ was found. They are the same for the same figures."""
 from __future__ import annotations
 
 import importlib.util
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,8 +21,7 @@ RATIOS: Final = (
     "(blue: ahead, red: behind, grey: not told apart)"
 )
 
-_WIDTH, _BAR_HEIGHT, _MARGIN, _TITLE_LINE = 9.0, 0.3, 0.8, 0.18  # inches
-_TITLE_CHARACTER, _LABEL_CHARACTER = 0.082, 0.073  # likewise, about
+_WIDTH, _BAR_HEIGHT, _MARGIN, _TITLE_HEIGHT = 9.0, 0.3, 0.8, 0.36  # inches
 _LOG_FROM = 100.0  # values that are so many times apart are drawn on a logarithmic scale
 
 
@@ -75,11 +73,7 @@ def draw_bars(chart: Chart, directory: Path) -> Path:
     import matplotlib as mpl  # imported here: it is an extra, and takes a second
     from matplotlib.figure import Figure
 
-    titles = _fitting_titles(chart.panels)
-    heights = [
-        _TITLE_LINE * (1 + len(title.splitlines())) + _BAR_HEIGHT * len(panel.bars)
-        for title, panel in zip(titles, chart.panels, strict=True)
-    ]
+    heights = [_TITLE_HEIGHT + _BAR_HEIGHT * len(panel.bars) for panel in chart.panels]
     drawing = Figure(figsize=(_WIDTH, _MARGIN + sum(heights)), layout="constrained")
     axes = drawing.subplots(
         len(heights), sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
@@ -91,9 +85,8 @@ def draw_bars(chart: Chart, directory: Path) -> Path:
         axes[0].set_xlim(lowest / 2, highest * 4)
     else:
         axes[0].set_xlim(0, highest * 1.12)
-    for place, panel, title in zip(axes, chart.panels, titles, strict=True):
+    for place, panel in zip(axes, chart.panels, strict=True):
         _draw_panel(place, panel)
-        place.set_title(title, fontsize=10, loc="left")
         if chart.line_at is not None:
             place.axvline(chart.line_at, color="black", linewidth=1, linestyle="--")
     axes[0].xaxis.set_major_formatter("{x:,.12g}")
@@ -102,13 +95,6 @@ def draw_bars(chart: Chart, directory: Path) -> Path:
     with mpl.rc_context({"svg.hashsalt": chart.name, "svg.fonttype": "none"}):  # text as text
         drawing.savefig(path, format="svg", metadata={"Date": None})
     return path
-
-
-def _fitting_titles(panels: Sequence[Panel]) -> list[str]:
-    """In lines as long as the axes are wide, which the longest label leaves them."""
-    longest = max(len(bar.label) for panel in panels for bar in panel.bars)
-    characters = int((_WIDTH - longest * _LABEL_CHARACTER) / _TITLE_CHARACTER)
-    return [textwrap.fill(panel.title, max(characters, 40)) for panel in panels]
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
@@ -125,6 +111,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
                       textcoords="offset points", va="center", fontsize=8)  # fmt: skip
     axes.set_yticks(places, [bar.label for bar in panel.bars], fontsize=9)
     axes.set_ylim(len(places) - 0.4, -0.6)
+    axes.set_title(panel.title, fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
 
 

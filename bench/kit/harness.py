@@ -26,19 +26,21 @@ console = Console(width=None if sys.stdout.isatty() else 132)
 def cluster(
     *,
     brokers: int = 1,
+    directory: Path | None = None,
     tcp_only: bool = False,
     network: Mapping[str, int] | None = None,
     log: Mapping[str, str] | None = None,
 ) -> Iterator[EmbeddedCluster]:
-    """Runs a fresh cluster on this machine's disk, gone afterwards.
+    """Runs a fresh cluster, gone afterwards; its data is below ``directory``, or where temporary
+    files are.
 
     With ``tcp_only`` clients reach it as they would from another machine. ``network`` and ``log``
     are settings of the brokers' tables of these names.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="logbus-bench-") as directory,
+        tempfile.TemporaryDirectory(prefix="logbus-bench-", dir=directory) as own,
         EmbeddedCluster(
-            Path(directory),
+            Path(own),
             brokers=brokers,
             settings={
                 "network": {"local_socket": not tcp_only, **(network or {})},

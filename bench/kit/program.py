@@ -80,9 +80,9 @@ class Program(Generic[B]):
     rows: Mapping[str, Row[B]]
     open_bench: Callable[[Opening], B]
     """Opens what all rows share."""
-    conditions: Callable[[B, argparse.Namespace], Iterable[str]]
-    """Tells what the results depend on beside the machine."""
     comparing: Comparing
+    conditions: Callable[[B, argparse.Namespace], Iterable[str]] | None = None
+    """Tells what the results depend on beside the machine; None: the flags."""
     rounds: int = 5
     add_flags: Callable[[argparse.ArgumentParser], None] = no_more
     packages: Sequence[str] = ("pyarrow",)
@@ -144,7 +144,7 @@ class Program(Generic[B]):
         raw = RawResults(args.csv, add=args.add)
         with ExitStack() as stack:
             bench = self.open_bench(Opening(args, rows, stack, raw.tell))
-            raw.tell(*described(*self.packages), *self.conditions(bench, args))
+            raw.tell(*described(*self.packages), *(self.conditions or _flags)(bench, args))
             for name in rows:
                 for part, rounds in self.rows[name].measure(bench):
                     raw.add_rounds(f"{name}{part}", rounds)
@@ -186,6 +186,13 @@ class Program(Generic[B]):
         )  # which names the rows of all programs
 
         return draw_all(charts_of({self.name: self.comparing.of(raw)}), directory)
+
+
+def _flags(_: object, args: argparse.Namespace) -> Iterable[str]:
+    """Tells the values of all flags that results depend on."""
+    of_all = ("chosen", "csv", "add", "charts", "kept")
+    flags = {name: value for name, value in vars(args).items() if name not in of_all}
+    yield ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in flags.items()) + "."
 
 
 def _kept(path: Path) -> Raw:

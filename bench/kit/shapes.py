@@ -64,6 +64,12 @@ class Shape:
             arrays["key"] = _fixed(np.frombuffer(keys.encode(), np.uint8), 16)
         return pa.RecordBatch.from_arrays([*arrays.values()], names=[*arrays])
 
+    def rows_of(self, piece: pa.RecordBatch) -> list[tuple[bytes, bytes | None]]:
+        """Returns value and key of each record of a piece."""
+        values = piece.column("value").to_pylist()
+        keys = piece.column("key").to_pylist() if self.keyed else [None] * len(values)
+        return list(zip(values, keys, strict=True))
+
     def rows(self, spark: SparkSession, records: int) -> DataFrame:
         """So many rows for a sink, made as they are written."""
         from pyspark.sql import functions as F  # who only sends needs no Spark

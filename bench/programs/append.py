@@ -4,7 +4,7 @@ discards and, with --kafka, Spark's Kafka sink."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -98,17 +98,11 @@ def open_bench(opening: Opening) -> Bench:
     return Bench(spark, running.zookeeper, peer, args)
 
 
-def conditions(_: Bench, args: argparse.Namespace) -> Iterator[str]:
-    """Tells what is written."""
-    yield f"{args.records:,} records of {args.value_bytes} bytes, flushed."
-
-
 PROGRAM: Final = Program(
     name="append",
     description=__doc__,
     rows={"append": Whole("write to a topic", "s", append)},
     open_bench=open_bench,
-    conditions=conditions,
     comparing=Comparing(
         {SECONDS: ""},
         own="|".join(GOALS),

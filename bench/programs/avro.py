@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -270,17 +270,11 @@ def open_bench(opening: Opening) -> Bench:
     return Bench(opening.args.records, opening.args.rounds)
 
 
-def conditions(bench: Bench, _: argparse.Namespace) -> Iterator[str]:
-    """Tells the number of records."""
-    yield f"{bench.records:,} records by column, one in {LOOPED_PART} of them by the loop."
-
-
 PROGRAM: Final = Program(
     name="avro",
     description=__doc__,
     rows=ROWS,
     open_bench=open_bench,
-    conditions=conditions,
     comparing=Comparing({RATE: ""}, own=f"{COLUMNS}.*", rates=[RATE]),
     add_flags=add_flags,
     packages=("pyarrow", "fastavro"),

@@ -7,7 +7,6 @@ import argparse
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -115,17 +114,11 @@ def open_bench(opening: Opening) -> Bench:
     return Bench(spark, running.zookeeper, Path(directory), records, args.rounds)
 
 
-def conditions(bench: Bench, args: argparse.Namespace) -> Iterator[str]:
-    """Tells what is loaded."""
-    yield f"{bench.records:,} records of {args.value_bytes} bytes in {args.partitions} partitions."
-
-
 PROGRAM: Final = Program(
     name="load",
     description=__doc__,
     rows={"load": Whole("a topic into Parquet files", "s", load)},
     open_bench=open_bench,
-    conditions=conditions,
     comparing=Comparing({SECONDS: ""}, own=LOAD, goals={Compared("load", "", LOAD, COPY): 0.8}),
     add_flags=add_flags,
     packages=("pyspark", "pyarrow"),

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -109,20 +108,11 @@ def open_bench(opening: Opening) -> Bench:
     return bench
 
 
-def conditions(_: Bench, args: argparse.Namespace) -> Iterator[str]:
-    """Tells what is copied."""
-    yield (
-        f"{args.records:,} records of {args.value_bytes} bytes, {args.batch_records:,} a record "
-        "batch, flushed."
-    )
-
-
 PROGRAM: Final = Program(
     name="mirror",
     description=__doc__,
     rows={"copy": Whole("a topic to another cluster", "s", copies)},
     open_bench=open_bench,
-    conditions=conditions,
     comparing=Comparing({SECONDS: ""}, own=MIRROR),
     add_flags=add_flags,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -131,11 +130,6 @@ def open_bench(opening: Opening) -> Bench:
     return Bench(spark, running.zookeeper, records, args.value_bytes, args.rounds)
 
 
-def conditions(bench: Bench, args: argparse.Namespace) -> Iterator[str]:
-    """Tells what the topics hold."""
-    yield f"{bench.records:,} records of {bench.value_bytes} bytes, {TITLES[args.layout]}."
-
-
 PROGRAM: Final = Program(
     name="read",
     description=__doc__,
@@ -144,7 +138,6 @@ PROGRAM: Final = Program(
         "value": Whole("value only", "s", partial(read, schema="value binary")),
     },
     open_bench=open_bench,
-    conditions=conditions,
     comparing=Comparing(
         {SECONDS: ""},
         goals={Compared(row, "", LOGBUS, READY_MADE): 0.85 for row in ("all", "value")},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,25 +97,34 @@ class Kafka:
     version: str
     process: KafkaProcess
 
+    batch_prefix: struct.Struct = struct.Struct(">qi")
+
+    @property
+    def address(self) -> str:
+        return self.bootstrap
+
     def create_topic(
-        self, name: str, *, partitions: int, config: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        flushed: bool = False,
+        config: Mapping[str, str] | None = None,
     ) -> None:
+        """Creates a topic; with ``flushed`` each append is on the disk before its answer."""
         from confluent_kafka.admin import NewTopic
 
+        own = {"flush.messages": "1"} if flushed else {}
         admin = self._admin()  # must live until its futures are done
-        topic = NewTopic(name, partitions, 1, config=dict(config or {}))
-        _wait_for(admin.create_topics([topic]))
+        new = NewTopic(topic, partitions, 1, config={**own, **(config or {})})
+        _wait_for(admin.create_topics([new]))
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, topic: str) -> None:
         admin = self._admin()
-        _wait_for(admin.delete_topics([name]))
-
-    def record_count(self, topic: str, *, partitions: int) -> int:
-        """What consumers see of a topic that was never compacted and lost nothing to retention."""
-        return sum(self.ends(topic, partitions=partitions))
+        _wait_for(admin.delete_topics([topic]))
 
     def ends(self, topic: str, *, partitions: int) -> list[int]:
-        """Up to where consumers see each partition."""
+        """Returns up to where consumers see each partition."""
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "bench"})

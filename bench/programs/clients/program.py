@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Final
 
-from bench.kit.harness import cluster
 from bench.kit.program import Opening, Program, at_hand
 from bench.programs.clients.rows import COMPARED, JAVA_TUNED, ROWS, Bench
 from bench.programs.clients.work import LIBRDKAFKA_READS
 from bench.servers.kafka import kafka
 from bench.servers.kafka_tools import kafka_tools
-from bench.servers.systems import KafkaSystem, LogbusSystem
-from spark_logbus.client import Cluster
+from bench.servers.logbus import logbus
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -34,22 +32,21 @@ def open_bench(opening: Opening) -> Bench:
     tools = None
     if peer is not None:
         tools = at_hand(stack, "Kafka's Java consumer", lambda: nullcontext(kafka_tools()))
-    running = stack.enter_context(cluster())
-    client = stack.enter_context(Cluster.from_zookeeper(running.zookeeper))
     return Bench(
-        logbus=LogbusSystem(running, client, args.partitions),
-        kafka=None if peer is None else KafkaSystem(peer, args.partitions),
+        logbus=stack.enter_context(logbus()),
+        kafka=peer,
         tools=tools,
         rounds=args.rounds,
         records=args.records,
         value_bytes=args.value_bytes,
+        partitions=args.partitions,
     )
 
 
 def conditions(bench: Bench, _: argparse.Namespace) -> Iterator[str]:
     """Tells who is measured, and with which settings."""
     yield (
-        f"Values of {bench.value_bytes} bytes, {bench.logbus.partitions} partition(s); medians of "
+        f"Values of {bench.value_bytes} bytes, {bench.partitions} partition(s); medians of "
         f"{bench.rounds} rounds after one that does not count. Ratios are logbus's rate to the "
         "other's."
     )
@@ -67,7 +64,7 @@ def conditions(bench: Bench, _: argparse.Namespace) -> Iterator[str]:
         # Imported here: an extra, which is there when Kafka runs.
         from bench.programs.clients.librdkafka import versions
 
-        yield f"Kafka {bench.kafka.server.version}, its broker with its defaults."
+        yield f"Kafka {bench.kafka.version}, its broker with its defaults."
         yield f"{versions()}: its consumer with {dict(LIBRDKAFKA_READS)}."
     if bench.tools is not None:
         yield f"ConsumerPerformance, of Kafka's tools in Java, with {dict(JAVA_TUNED)}."

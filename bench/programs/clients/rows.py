@@ -15,8 +15,10 @@ from bench.kit.rounds import Contender, in_turn
 from bench.programs.clients.logbus_client import RECORD_OVERHEAD_BYTES
 from bench.programs.clients.work import Work
 from bench.programs.clients.worker import run
+from bench.servers.kafka import Kafka
 from bench.servers.kafka_tools import KafkaTools
-from bench.servers.systems import KafkaSystem, LogbusSystem, System, fresh_topic
+from bench.servers.logbus import Logbus
+from bench.servers.systems import System, fresh_topic, stored
 
 LIBRDKAFKA, JAVA = "librdkafka", "Kafka's Java"
 TIME = "µs a record"
@@ -37,13 +39,14 @@ JAVA_TUNED: Mapping[str, str] = {
 class Bench:
     """What all rows share."""
 
-    logbus: LogbusSystem
-    kafka: KafkaSystem | None
+    logbus: Logbus
+    kafka: Kafka | None
     tools: KafkaTools | None
     rounds: int
     records: int | None
     """Of each measurement; None: each row's own number."""
     value_bytes: int
+    partitions: int
     filled: dict[tuple[str, int, int], str] = field(default_factory=dict)
     """Topics that are read, by whose they are, their records and the size of record batches."""
 
@@ -64,10 +67,10 @@ class SendRow:
         work = replace(
             self.settings, records=bench.records or self.records, value_bytes=bench.value_bytes
         )
-        contenders = [Contender(LOGBUS, partial(_send, bench.logbus, work))]
+        contenders = [Contender(LOGBUS, partial(_send, bench, bench.logbus, work))]
         if bench.kafka is not None:
             theirs = replace(work, system=LIBRDKAFKA, name=self.peer)
-            contenders.insert(0, Contender(LIBRDKAFKA, partial(_send, bench.kafka, theirs)))
+            contenders.insert(0, Contender(LIBRDKAFKA, partial(_send, bench, bench.kafka, theirs)))
         yield "", _in_turn(bench, contenders)
 
 
@@ -106,22 +109,22 @@ def _in_turn(bench: Bench, contenders: Sequence[Contender]) -> Rounds:
     return in_turn(contenders, measured, rounds=bench.rounds)
 
 
-def _send(system: System, work: Work) -> Metrics:
+def _send(bench: Bench, system: System, work: Work) -> Metrics:
     """What is there afterwards must be what was sent."""
-    with fresh_topic(system, flushed=work.flushed) as topic:
+    with fresh_topic(system, partitions=bench.partitions, flushed=work.flushed) as topic:
         done = run(replace(work, address=system.address, topic=topic))
         expected = done.warm_up + done.records
-        _require_records(system, topic, expected)
-        stored = system.stored(topic)
+        _require_records(bench, system, topic, expected)
+        found = stored(system, topic, partitions=bench.partitions)
     return {
         **done.metrics(),
-        IN_BATCH: expected / stored.record_batches,
-        BATCH_BYTES: stored.size_bytes / stored.record_batches,
+        IN_BATCH: expected / found.record_batches,
+        BATCH_BYTES: found.size_bytes / found.record_batches,
     }
 
 
-def _require_records(system: System, topic: str, expected: int) -> None:
-    count = system.record_count(topic)
+def _require_records(bench: Bench, system: System, topic: str, expected: int) -> None:
+    count = sum(system.ends(topic, partitions=bench.partitions))
     if count != expected:
         raise SystemExit(f"Expected {expected:,} records in {topic}, got {count:,}.")
 
@@ -132,7 +135,7 @@ def _read(bench: Bench, system: System, work: Work, batch_bytes: int) -> Metrics
 
 
 def _read_by_java(
-    bench: Bench, kafka: KafkaSystem, tools: KafkaTools, work: Work, batch_bytes: int
+    bench: Bench, kafka: Kafka, tools: KafkaTools, work: Work, batch_bytes: int
 ) -> Metrics:
     topic = _filled(bench, kafka, LIBRDKAFKA, work.records, batch_bytes)
     read = tools.consume(kafka.address, topic, records=work.records, settings=JAVA_TUNED)
@@ -146,7 +149,7 @@ def _filled(bench: Bench, system: System, client: str, records: int, batch_bytes
     key = client, records, batch_bytes
     if key not in bench.filled:
         topic = f"read-{records}-{batch_bytes}"
-        system.create_topic(topic, flushed=False)
+        system.create_topic(topic, partitions=bench.partitions)
         work = Work(
             "send",
             client,
@@ -161,7 +164,7 @@ def _filled(bench: Bench, system: System, client: str, records: int, batch_bytes
             in_batch = batch_bytes // (bench.value_bytes + RECORD_OVERHEAD_BYTES)
             work = replace(work, name="send_arrow", batch_records=in_batch)
         run(work)
-        _require_records(system, topic, records)
+        _require_records(bench, system, topic, records)
         bench.filled[key] = topic
     return bench.filled[key]
 
@@ -180,20 +183,18 @@ class DiskRow:
             systems = {LIBRDKAFKA: bench.kafka, **systems}
         yield (
             "",
-            {
-                client: [self._sizes(system, client, bench.value_bytes)]
-                for client, system in systems.items()
-            },
+            {client: [self._sizes(bench, system, client)] for client, system in systems.items()},
         )
 
     @staticmethod
-    def _sizes(system: System, client: str, value_bytes: int) -> Metrics:
+    def _sizes(bench: Bench, system: System, client: str) -> Metrics:
+        value_bytes = bench.value_bytes
         work = Work("send", client, value_bytes=value_bytes, linger_ms=0, warm_up=0)
         one = replace(work, name="send_each", records=200, batch_records=1)
         fifty = replace(work, records=5_000, batch_records=50, linger_ms=50)
         sizes: Metrics = {}
         for each in (one, fifty):
-            size = _send(system, each)[BATCH_BYTES]
+            size = _send(bench, system, each)[BATCH_BYTES]
             what = f"record batch of {each.batch_records}"
             sizes[what] = size
             sizes[f"{what}, without values"] = size - (each.batch_records or 0) * value_bytes

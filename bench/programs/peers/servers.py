@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
 
-from bench.kit.harness import cluster
 from bench.kit.result import LOGBUS
 from bench.programs.peers.contenders import (
     ACTIVEMQ,
@@ -26,17 +24,11 @@ from bench.servers.activemq import activemq
 from bench.servers.artifacts import jars_of
 from bench.servers.java_programs import JavaProgram, compiled
 from bench.servers.kafka import kafka
+from bench.servers.logbus import logbus
 from bench.servers.rabbitmq import rabbitmq
-from bench.servers.systems import KafkaSystem, LogbusSystem
-from spark_logbus.client import Cluster
+from bench.servers.systems import System
 
 _BLOCK_BYTES = 512  # of st_blocks, on any file system
-
-
-class Topics(Protocol):
-    def create_topic(self, topic: str, *, flushed: bool) -> None: ...
-
-    def delete_topic(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -45,16 +37,15 @@ class Server:
     address: str
     stored_bytes: Callable[[str], int]
     """Grows by what a topic takes, with its indexes, while it is written."""
-    topics: Topics | None = None
+    topics: System | None = None
     """None: clients make queues, and delete them."""
     java: JavaProgram | None = None
 
 
 @contextmanager
 def _logbus() -> Iterator[Server]:
-    with cluster() as running, Cluster.from_zookeeper(running.zookeeper) as client:
-        system = LogbusSystem(running, client, partitions=1)
-        data = running.brokers[0].directory / "data"
+    with logbus() as system:
+        data = system.data
         yield Server(
             version("logbus"), system.address, lambda topic: bytes_in(data / f"{topic}-0"), system
         )
@@ -68,7 +59,7 @@ def _kafka() -> Iterator[Server]:
             running.version,
             running.bootstrap,
             lambda topic: bytes_in(running.data / f"{topic}-0"),
-            KafkaSystem(running, partitions=1),
+            running,
             client,
         )
 

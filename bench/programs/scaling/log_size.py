@@ -70,11 +70,11 @@ def require_space(directory: Path, gib: float) -> None:
 
 def _log_size(system: System, gib: float, fresh_bytes: int) -> Sample:
     topic = new_topic()
-    system.create_topic(topic, _PARTITIONS)
+    system.create_topic(topic, partitions=_PARTITIONS)
     system.fill(topic, _PARTITIONS, records=int(gib * GIB / RECORD_BYTES))
     system.end(killed=False)
     sample = {"s to start, stopped": _start(system, topic)}
-    ends = system.ends(topic, _PARTITIONS)
+    ends = system.ends(topic, partitions=_PARTITIONS)
     for state in ("cold", "warm"):
         if state == "cold":
             drop_pages(system.data)

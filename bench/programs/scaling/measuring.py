@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.kit.harness import console
+from bench.kit.program import at_hand
 from bench.kit.result import Rounds
-from bench.programs.scaling.results import QUESTIONS, Curve, Sample
+from bench.programs.scaling.results import KAFKA, QUESTIONS, Curve, Sample
 from bench.programs.scaling.systems import (
     System,
     cpu_seconds,
@@ -22,7 +23,6 @@ from bench.programs.scaling.systems import (
     memory_of,
 )
 from bench.programs.scaling.worker import Job, Processes
-from bench.servers import ServerUnavailableError
 
 _LOOK_S: Final = 0.1
 _numbers = itertools.count(1)
@@ -69,23 +69,12 @@ class SizedRow:
 
 
 @contextmanager
-def kafka_if_at_hand(directory: Path | None = None) -> Iterator[System | None]:
-    with ExitStack() as stack:
-        try:
-            system = stack.enter_context(kafka_system(directory=directory))
-        except ServerUnavailableError as error:
-            console.print(f"Kafka is left out, as it is not at hand: {error}", markup=False)
-            system = None
-        yield system
-
-
-@contextmanager
 def both_systems(settings: Settings) -> Iterator[list[System]]:
-    """logbus, and Kafka if it is at hand and asked for."""
+    """Runs logbus, and Kafka if it is at hand and asked for."""
     with ExitStack() as stack:
         systems: list[System] = [stack.enter_context(logbus_system())]
         if not settings.alone:
-            peer = stack.enter_context(kafka_if_at_hand())
+            peer = at_hand(stack, KAFKA, kafka_system)
             systems += [] if peer is None else [peer]
         yield systems
 
@@ -108,7 +97,7 @@ def new_topic() -> str:
 
 
 def require_count(system: System, topic: str, partitions: int, expected: int) -> None:
-    count = sum(system.ends(topic, partitions))
+    count = sum(system.ends(topic, partitions=partitions))
     if count != expected:
         raise SystemExit(f"Expected {expected:,} records in {topic} of {system.name}, got {count}.")
 

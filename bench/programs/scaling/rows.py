@@ -53,13 +53,13 @@ def _partitions(system: System, partitions: int, records: int) -> Sample:
     topic, trial = new_topic(), new_topic()
     with system.appender() as append:
         cpu, started = cpu_seconds(system), time.perf_counter()
-        system.create_topic(trial, partitions)
+        system.create_topic(trial, partitions=partitions)
         append(trial, partitions - 1)
         sample = {"s until usable": time.perf_counter() - started}
     sample["CPU s of the broker until usable"] = cpu_seconds(system) - cpu
     sample["descriptors of the broker"] = descriptors_of(system)
     system.delete_topic(trial)
-    system.create_topic(topic, partitions)
+    system.create_topic(topic, partitions=partitions)
     job = Job("produce", system.name, system.address, topic, records, partitions=partitions)
     sample |= _rates(run(system, "produced", [job]))
     require_count(system, topic, partitions, records)
@@ -99,7 +99,7 @@ def measure_readers(settings: Settings) -> Iterator[Measured]:
 
 def _filled(system: System, records: int) -> str:
     topic = new_topic()
-    system.create_topic(topic, _READ_PARTITIONS)
+    system.create_topic(topic, partitions=_READ_PARTITIONS)
     job = Job("produce", system.name, system.address, topic, records)
     Processes([job]).run()
     require_count(system, topic, _READ_PARTITIONS, records)
@@ -120,7 +120,7 @@ def measure_brokers(settings: Settings) -> Iterator[Measured]:
 
 def _brokers(system: LogbusSystem, records: int) -> Sample:
     topic = new_topic()
-    system.create_topic(topic, _BROKER_PARTITIONS)
+    system.create_topic(topic, partitions=_BROKER_PARTITIONS)
     share = records // _CLIENTS
     produce = Job("produce", system.name, system.address, topic, share, clients=_CLIENTS)
     sample = _rates(run(system, "produced", spread_over(produce, _CLIENTS)))

@@ -5,22 +5,22 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bench.kit.harness import cluster
 from bench.kit.processes import CpuTime, memory_mib
 from bench.kit.result import LOGBUS
 from bench.programs.recovery import fill, open_logs
 from bench.programs.scaling.results import KAFKA
 from bench.programs.scaling.worker import VALUE_BYTES, Job, Processes, spread_over
+from bench.servers import systems
 from bench.servers.kafka import Kafka, kafka
-from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig, RecordFuture
-from spark_logbus.local.cluster import EmbeddedCluster
-from spark_logbus.model import Acks, Latest, TopicPartition
+from bench.servers.logbus import Logbus, logbus
+from spark_logbus.client import Producer, ProducerConfig, RecordFuture
+from spark_logbus.model import Acks
 
 _DEADLINE_S: Final = 120.0
 _POLL_S: Final = 0.01
@@ -30,77 +30,39 @@ _VALUE: Final = bytes(VALUE_BYTES)
 RECORD_BYTES: Final = VALUE_BYTES + 12
 """About what a record takes on disk, of either."""
 _PRODUCER = ProducerConfig(acks=Acks.WRITTEN, linger_ms=0)
-# What is acknowledged is in the page cache, as Kafka has it.
-_CONFIG = {"flush.policy": "os"}
 
 
 Append = Callable[[str, int], None]
 """Appends a record to a partition of a topic, and waits until that is acknowledged."""
 
 
-class System(Protocol):
+class System(systems.System, Protocol):
+    """A log whose broker is measured, ended and started again."""
+
     @property
     def name(self) -> str: ...
     @property
-    def address(self) -> str: ...
-    @property
     def pids(self) -> list[int]:
-        """Of the brokers."""
-
-    @property
-    def data(self) -> Path:
-        """Where the only broker keeps its segments."""
-
-    def create_topic(self, topic: str, partitions: int) -> None:
-        """And wait until all leaders are known."""
-
-    def delete_topic(self, topic: str) -> None: ...
-
-    def ends(self, topic: str, partitions: int) -> list[int]:
-        """Up to where consumers see each partition."""
+        """Process ids of the brokers."""
 
     def fill(self, topic: str, partitions: int, *, records: int) -> None:
-        """Have about so many in record batches of 1 MiB, spread over the partitions."""
+        """Stores about so many in record batches of 1 MiB, spread over the partitions."""
 
     def appender(self) -> AbstractContextManager[Append]:
-        """A connected producer."""
+        """Connects a producer."""
 
     def end(self, *, killed: bool) -> None:
-        """Stop the broker, or end it by SIGKILL."""
+        """Stops the broker, or ends it by SIGKILL."""
 
     def start(self) -> None:
-        """Start it again, and wait until it says that it serves."""
+        """Starts it again, and waits until it says that it serves."""
 
 
 @dataclass(frozen=True)
-class LogbusSystem:
-    running: EmbeddedCluster
-    client: Cluster
+class LogbusSystem(Logbus):
+    """logbus with a broker or several."""
+
     name: str = LOGBUS
-
-    @property
-    def address(self) -> str:
-        return self.running.zookeeper
-
-    @property
-    def pids(self) -> list[int]:
-        return [broker.pid for broker in self.running.brokers]
-
-    @property
-    def data(self) -> Path:
-        (broker,) = self.running.brokers
-        return broker.directory / "data"
-
-    def create_topic(self, topic: str, partitions: int) -> None:
-        Admin(self.client).create_topic(topic, partitions=partitions, config=_CONFIG)
-
-    def delete_topic(self, topic: str) -> None:
-        Admin(self.client).delete_topic(topic)
-
-    def ends(self, topic: str, partitions: int) -> list[int]:
-        wanted = [TopicPartition(topic, number) for number in range(partitions)]
-        found = Admin(self.client).list_offsets(dict.fromkeys(wanted, Latest()))
-        return [found[each] or 0 for each in wanted]
 
     def fill(self, topic: str, partitions: int, *, records: int) -> None:
         """Past the broker, which is stopped meanwhile: it is filled many times as fast."""
@@ -135,24 +97,25 @@ def _await(future: RecordFuture) -> None:
 
 
 @dataclass(frozen=True)
-class KafkaSystem:
-    server: Kafka
+class KafkaSystem(Kafka):
+    """Kafka's broker."""
+
     name: str = KAFKA
 
     @property
-    def address(self) -> str:
-        return self.server.bootstrap
-
-    @property
     def pids(self) -> list[int]:
-        return [self.server.process.pid]
+        return [self.process.pid]
 
-    @property
-    def data(self) -> Path:
-        return self.server.data
-
-    def create_topic(self, topic: str, partitions: int) -> None:
-        self.server.create_topic(topic, partitions=partitions)
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        flushed: bool = False,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Creates a topic, and waits until all leaders are known."""
+        super().create_topic(topic, partitions=partitions, flushed=flushed, config=config)
         producer = self._producer()
         deadline = time.monotonic() + _DEADLINE_S
         while time.monotonic() < deadline:
@@ -162,16 +125,13 @@ class KafkaSystem:
             time.sleep(_POLL_S)
         raise SystemExit(f"Kafka's topic {topic} has not {partitions} leaders.")
 
-    def delete_topic(self, topic: str) -> None:
-        self.server.delete_topic(topic)
-
-    def ends(self, topic: str, partitions: int) -> list[int]:
+    def ends(self, topic: str, *, partitions: int) -> list[int]:
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + _DEADLINE_S
         while True:
             try:
-                return self.server.ends(topic, partitions=partitions)
+                return super().ends(topic, partitions=partitions)
             except KafkaException:  # a partition that it has not taken yet, after a start
                 if time.monotonic() > deadline:
                     raise
@@ -203,12 +163,12 @@ class KafkaSystem:
 
     def end(self, *, killed: bool) -> None:
         if killed:
-            self.server.process.kill()
+            self.process.kill()
         else:
-            self.server.process.stop()
+            self.process.stop()
 
     def start(self) -> None:
-        self.server.process.start()
+        self.process.start()
 
     def _producer(self) -> Any:
         from confluent_kafka import Producer
@@ -218,17 +178,16 @@ class KafkaSystem:
 
 @contextmanager
 def logbus_system(*, brokers: int = 1, directory: Path | None = None) -> Iterator[LogbusSystem]:
-    """In ``directory``, or in one of its own, which is gone afterwards."""
-    running = cluster(brokers=brokers) if directory is None else EmbeddedCluster(directory)
-    with running as started, Cluster.from_zookeeper(started.zookeeper) as client:
-        yield LogbusSystem(started, client)
+    """Runs logbus below ``directory``, or where temporary files are."""
+    with logbus(brokers=brokers, directory=directory) as system:
+        yield LogbusSystem(system.running, system.client)
 
 
 @contextmanager
 def kafka_system(*, directory: Path | None = None) -> Iterator[KafkaSystem]:
-    """Raises ServerUnavailableError."""
+    """Runs Kafka likewise; raises ServerUnavailableError."""
     with kafka(flushed=False, directory=directory) as server:
-        yield KafkaSystem(server)
+        yield KafkaSystem(**vars(server))
 
 
 def cpu_seconds(system: System) -> float:

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from itertools import cycle, islice
+from itertools import cycle, islice, repeat
 from pathlib import Path
 from typing import Any, Final
 
 from bench.kit.result import LOGBUS
 from bench.programs.clients.work import LIBRDKAFKA_READS
 from bench.programs.scaling.results import KAFKA
+from bench.servers.kafka_producer import KafkaProducer
 
 _ROOT = Path(__file__).resolve().parents[3]
 _READY = "ready"
@@ -133,36 +134,24 @@ def _logbus_producer(job: Job, stack: ExitStack) -> Client:
     return produce
 
 
-def _librdkafka_producer(job: Job, stack: ExitStack) -> Client:
-    from confluent_kafka import Producer
-
-    failed: list[str] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": job.address,
-            "acks": "1",
-            "linger.ms": 50,
-            "batch.size": 1 << 20,
-            "queue.buffering.max.messages": 1_000_000,
-            "delivery.report.only.error": True,
-            "on_delivery": lambda error, _: failed.append(str(error)),
-        }
+def _librdkafka_producer(job: Job, _: ExitStack) -> Client:
+    producer = KafkaProducer(
+        job.address,
+        acks="1",
+        linger_ms=50,
+        batch_size=1 << 20,
+        queue_buffering_max_messages=1_000_000,
     )
-    producer.list_topics(job.topic, timeout=_SILENCE_S)
+    producer.producer.list_topics(job.topic, timeout=_SILENCE_S)
     values = _values(job)
 
     def produce() -> tuple[int, int]:
-        for number, value in enumerate(islice(cycle(values), job.records)):
-            place = {"partition": number % job.partitions} if job.partitions else {}
-            while True:
-                try:
-                    producer.produce(job.topic, value, **place)
-                    break
-                except BufferError:  # the queue is full: let some of it go
-                    producer.poll(0.01)
-        left = producer.flush(_SILENCE_S)
-        if left or failed:
-            raise SystemExit(f"Kafka did not take {left or len(failed)} records: {failed[:1]}.")
+        # Without partitions, to where the client puts them.
+        numbers = cycle(range(job.partitions) if job.partitions else [-1])
+        producer.send(
+            job.topic, zip(islice(cycle(values), job.records), repeat(None), numbers, strict=False)
+        )
+        producer.flush()
         return job.records, job.records * job.value_bytes
 
     return produce

@@ -50,7 +50,7 @@ def measure_zookeeper(settings: Settings) -> Iterator[Measured]:
 
 def _costs(system: LogbusSystem, partitions: int, idle_s: float) -> Sample:
     topic = new_topic()
-    system.create_topic(topic, partitions)
+    system.create_topic(topic, partitions=partitions)
     all_of_it = [TopicPartition(topic, number) for number in range(partitions)]
     with Session(system.address, client_name="bench") as session:
         registry, states = TopicRegistry(session), PartitionStates(session)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.kit.shapes import PARTITIONS, Shape
-from bench.servers.systems import KafkaSystem, LogbusSystem, System
+from bench.servers.kafka import Kafka
+from bench.servers.kafka_producer import KafkaProducer
+from bench.servers.logbus import Logbus
+from bench.servers.systems import System
 from spark_logbus.client import Producer, ProducerConfig
 from spark_logbus.model import Acks
 
 Options = Mapping[str, str]
-
-_END_DEADLINE_S: Final = 120.0
 
 
 class Log(Protocol):
@@ -33,7 +34,7 @@ class Log(Protocol):
 
 @dataclass(frozen=True)
 class LogbusLog:
-    system: LogbusSystem
+    system: Logbus
 
     def fill(self, topic: str, shape: Shape, records: int) -> None:
         linger_ms = ProducerConfig().linger_ms if shape.batch_records is None else 0
@@ -58,36 +59,16 @@ class LogbusLog:
 
 @dataclass(frozen=True)
 class KafkaLog:
-    system: KafkaSystem
+    system: Kafka
 
     def fill(self, topic: str, shape: Shape, records: int) -> None:
-        from confluent_kafka import Producer as KafkaProducer
-
-        failed: list[str] = []
-        settings = {
-            "bootstrap.servers": self.system.address,
-            "compression.type": shape.compression.name.lower(),
-            "delivery.report.only.error": True,
-            "on_delivery": lambda error, _: failed.append(str(error)),
-        }
+        of_shape = {"compression_type": shape.compression.name.lower()}
         if shape.batch_records is not None:
-            settings["batch.num.messages"] = shape.batch_records
-        producer = KafkaProducer(settings)
+            of_shape["batch_num_messages"] = str(shape.batch_records)
+        producer = KafkaProducer(self.system.address, **of_shape)
         for number, piece in enumerate(shape.pieces(records)):
-            partition = number % PARTITIONS
-            values = piece.column("value").to_pylist()
-            keys = piece.column("key").to_pylist() if shape.keyed else [None] * len(values)
-            for key, value in zip(keys, values, strict=True):
-                while True:
-                    try:
-                        producer.produce(topic, value, key, partition)
-                        break
-                    except BufferError:  # the queue is full: let some of it go
-                        producer.poll(0.01)
-            producer.poll(0)
-        left = producer.flush(_END_DEADLINE_S)
-        if left or failed:
-            raise SystemExit(f"Kafka did not take {left or len(failed)} records: {failed[:1]}.")
+            producer.send(topic, shape.rows_of(piece), partition=number % PARTITIONS)
+        producer.flush()
 
     def read(self, spark: SparkSession, topic: str, options: Options, *, whole: bool) -> DataFrame:
         reader = spark.read.format("kafka").option("subscribe", topic).options(**options)

@@ -6,15 +6,14 @@ import argparse
 from collections.abc import Iterator
 from typing import Final
 
-from bench.kit.harness import cluster, spark_session
+from bench.kit.harness import spark_session
 from bench.kit.program import Opening, Program, at_hand
 from bench.kit.shapes import PARTITIONS
 from bench.programs.spark.logs import KafkaLog, LogbusLog
 from bench.programs.spark.rows import COMPARED, ROWS, Bench
 from bench.servers.kafka import kafka
-from bench.servers.systems import KafkaSystem, LogbusSystem
+from bench.servers.logbus import logbus
 from bench.servers.tuning import TUNED_SINK, TUNED_SOURCE, shown
-from spark_logbus.client import Cluster
 
 RECORDS: Final = 2_000_000
 _SMALL: Final = 10  # the part of them that --small takes
@@ -31,12 +30,10 @@ def open_bench(opening: Opening) -> Bench:
     """Starts both logs, Kafka's if it is at hand and asked for, and a Spark session."""
     args, _, stack, _ = opening
     peer = None if args.alone else at_hand(stack, "Kafka", lambda: kafka(flushed=False))
-    running = stack.enter_context(cluster())
-    client = stack.enter_context(Cluster.from_zookeeper(running.zookeeper))
     return Bench(
         spark=stack.enter_context(spark_session(jars=peer.connector if peer else ())),
-        logbus=LogbusLog(LogbusSystem(running, client, PARTITIONS)),
-        kafka=None if peer is None else KafkaLog(KafkaSystem(peer, PARTITIONS)),
+        logbus=LogbusLog(stack.enter_context(logbus())),
+        kafka=None if peer is None else KafkaLog(peer),
         rounds=args.rounds,
         records=args.records // _SMALL if args.small else args.records,
     )
@@ -49,7 +46,7 @@ def conditions(bench: Bench, _: argparse.Namespace) -> Iterator[str]:
         "that does not count."
     )
     if bench.kafka is not None:
-        server = bench.kafka.system.server
+        server = bench.kafka.system
         yield f"Kafka {server.version}; {', '.join(jar.stem for jar in server.connector)}."
         yield (
             f"Tuned means to read with {shown(TUNED_SOURCE)}, and to write with "

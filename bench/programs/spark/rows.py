@@ -15,9 +15,9 @@ from bench.kit.harness import console, drain
 from bench.kit.program import Row
 from bench.kit.result import LOGBUS, Metrics, Rounds
 from bench.kit.rounds import CPU, SECONDS, in_turn, timed
-from bench.kit.shapes import Shape
+from bench.kit.shapes import PARTITIONS, Shape
 from bench.programs.spark.logs import Contender, KafkaLog, Log, LogbusLog
-from bench.servers.systems import System, fresh_topic
+from bench.servers.systems import fresh_topic, stored
 from bench.servers.tuning import TUNED_SINK, TUNED_SOURCE
 from spark_logbus.model import Compression
 
@@ -175,13 +175,13 @@ class WriteRow:
                 contender: Contender, _: bool, *, flushed: bool = flushed, same: Same = same
             ) -> Metrics:
                 log = contender.log
-                with fresh_topic(log.system, flushed=flushed) as topic:
+                with fresh_topic(log.system, partitions=PARTITIONS, flushed=flushed) as topic:
                     metrics = timed(
                         lambda: log.write(rows, topic, self.shape, contender.options),
                         bench.records,
                     )
-                    stored = log.read(bench.spark, topic, {}, whole=True)
-                    same.require(contender.name, Rows.of(stored.select(*rows.columns)))
+                    found = log.read(bench.spark, topic, {}, whole=True)
+                    same.require(contender.name, Rows.of(found.select(*rows.columns)))
                 return metrics
 
             contenders = _sinks(bench, flushed=flushed)
@@ -205,14 +205,17 @@ def _sinks(bench: Bench, *, flushed: bool) -> list[Contender]:
 
 @contextmanager
 def _filled(log: Log, shape: Shape, bench: Bench) -> Iterator[str]:
-    system: System = log.system
-    with fresh_topic(system) as topic, console.status("Filling topics ..."):
+    system = log.system
+    with (
+        fresh_topic(system, partitions=PARTITIONS) as topic,
+        console.status("Filling topics ..."),
+    ):
         log.fill(topic, shape, bench.records)
-        stored = system.stored(topic)
+        found = stored(system, topic, partitions=PARTITIONS)
         console.print(
             f"{type(log).__name__.removesuffix('Log')}: {shape}: "
-            f"{bench.records / stored.record_batches:,.0f} records a record batch, "
-            f"{stored.size_bytes / bench.records:.0f} bytes a record on disk.",
+            f"{bench.records / found.record_batches:,.0f} records a record batch, "
+            f"{found.size_bytes / bench.records:.0f} bytes a record on disk.",
             highlight=False,
         )
         yield topic

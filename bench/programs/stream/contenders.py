@@ -12,8 +12,9 @@ from bench.kit.result import LOGBUS
 from bench.kit.shapes import Shape
 from bench.programs.stream.sender import Target
 from bench.servers.kafka import Kafka
+from bench.servers.logbus import Logbus
+from bench.servers.systems import System
 from bench.servers.tuning import TUNED_SOURCE
-from spark_logbus.client import Admin, Cluster
 
 KAFKA = "Kafka"
 TUNED = f"{KAFKA}, tuned"
@@ -25,9 +26,9 @@ class Contender(Protocol):
     @property
     def name(self) -> str: ...
 
-    def create_topic(self, topic: str, *, partitions: int) -> None: ...
-
-    def delete_topic(self, topic: str) -> None: ...
+    @property
+    def system(self) -> System | None:
+        """Log whose topic is read; None needs no topic."""
 
     def target(self, topic: str, *, partitions: int, shape: Shape) -> Target | None:
         """Where its records are sent; none needs no input."""
@@ -43,35 +44,30 @@ class LogbusSource:
     """``format("logbus")`` with ``options``; a topic in a cluster of one broker."""
 
     spark: SparkSession
-    zookeeper: str
-    client: Cluster
+    system: Logbus
     flushed: bool
     options: Mapping[str, str]
     """Of streams."""
     group: str | None = None
     name: str = LOGBUS
 
-    def create_topic(self, topic: str, *, partitions: int) -> None:
-        Admin(self.client).create_topic(topic, partitions=partitions)
-
-    def delete_topic(self, topic: str) -> None:
-        Admin(self.client).delete_topic(topic)
-
     def target(self, topic: str, *, partitions: int, shape: Shape) -> Target | None:
-        return Target(LOGBUS, self.zookeeper, topic, partitions, shape, self.flushed)
+        return Target.of(
+            LOGBUS, self.system.address, topic, partitions, shape=shape, flushed=self.flushed
+        )
 
     def with_group(self, group: str) -> Self:
         return replace(self, group=group)
 
     def stream(self, topic: str) -> DataFrame:
-        reader = self.spark.readStream.format("logbus").option("zookeeper", self.zookeeper)
+        reader = self.spark.readStream.format("logbus").option("zookeeper", self.system.address)
         reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
         if self.group is not None:
             reader = reader.option("group", self.group)
         return reader.options(**self.options).load()
 
     def batch(self, topic: str) -> DataFrame:
-        reader = self.spark.read.format("logbus").option("zookeeper", self.zookeeper)
+        reader = self.spark.read.format("logbus").option("zookeeper", self.system.address)
         return reader.option("subscribe", topic).load()
 
 
@@ -80,31 +76,27 @@ class KafkaSource:
     """``format("kafka")`` with ``options``; a topic of one broker."""
 
     spark: SparkSession
-    server: Kafka
+    system: Kafka
     flushed: bool
     options: Mapping[str, str] = field(default_factory=dict)
     name: str = KAFKA
 
-    def create_topic(self, topic: str, *, partitions: int) -> None:
-        self.server.create_topic(topic, partitions=partitions)
-
-    def delete_topic(self, topic: str) -> None:
-        self.server.delete_topic(topic)
-
     def target(self, topic: str, *, partitions: int, shape: Shape) -> Target | None:
-        return Target("kafka", self.server.bootstrap, topic, partitions, shape, self.flushed)
+        return Target.of(
+            "kafka", self.system.address, topic, partitions, shape=shape, flushed=self.flushed
+        )
 
     def tuned(self) -> Self:
         return replace(self, options=TUNED_SOURCE, name=TUNED)
 
     def stream(self, topic: str) -> DataFrame:
         reader = self.spark.readStream.format("kafka").option("subscribe", topic)
-        reader = reader.option("kafka.bootstrap.servers", self.server.bootstrap)
+        reader = reader.option("kafka.bootstrap.servers", self.system.address)
         return reader.option("startingOffsets", "earliest").options(**self.options).load()
 
     def batch(self, topic: str) -> DataFrame:
         reader = self.spark.read.format("kafka").option("subscribe", topic)
-        reader = reader.option("kafka.bootstrap.servers", self.server.bootstrap)
+        reader = reader.option("kafka.bootstrap.servers", self.system.address)
         return reader.options(**self.options).load()
 
 
@@ -121,13 +113,9 @@ class NothingSource:
     beside: LogbusSource | None = None
     """Whose input is sent meanwhile, though nothing reads it."""
 
-    def create_topic(self, topic: str, *, partitions: int) -> None:
-        if self.beside is not None:
-            self.beside.create_topic(topic, partitions=partitions)
-
-    def delete_topic(self, topic: str) -> None:
-        if self.beside is not None:
-            self.beside.delete_topic(topic)
+    @property
+    def system(self) -> System | None:
+        return None if self.beside is None else self.beside.system
 
     def target(self, topic: str, *, partitions: int, shape: Shape) -> Target | None:
         if self.beside is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from bench.kit.shapes import Shape
 from bench.programs.stream.contenders import Contender, KafkaSource, LogbusSource, NothingSource
 from bench.programs.stream.queries import WARM_UP, Sink, phases_of, records_of, running
 from bench.programs.stream.sender import fill, input_to
+from bench.servers.systems import fresh_topic
 
 SLOW, FAST = 5_000, 50_000  # records a second
 PARTITIONS = 2
@@ -45,15 +45,13 @@ class Bench:
 
     @contextmanager
     def topic(self, contender: Contender, *, partitions: int = PARTITIONS) -> Iterator[str]:
-        name = f"bench-{next(_numbers)}"
-        contender.create_topic(name, partitions=partitions)
-        try:
+        """Creates a topic for a contender, and deletes it afterwards."""
+        if contender.system is None:
+            yield ""
+            return
+        flushed = self.logbus.flushed
+        with fresh_topic(contender.system, partitions=partitions, flushed=flushed) as name:
             yield name
-        finally:
-            contender.delete_topic(name)
-
-
-_numbers = itertools.count(1)
 
 
 def live(
@@ -112,7 +110,9 @@ def filled(bench: Bench, records: int) -> str:
     topic = f"bench-{records}-records"
     if topic not in bench.filled:
         for contender in bench.sources():
-            contender.create_topic(topic, partitions=PARTITIONS)
+            assert contender.system is not None
+            flushed = bench.logbus.flushed
+            contender.system.create_topic(topic, partitions=PARTITIONS, flushed=flushed)
             target = contender.target(topic, partitions=PARTITIONS, shape=bench.shape)
             assert target is not None
             fill(target, records=records)

@@ -50,13 +50,13 @@ def _micro_batches(
     """Milliseconds of each call, one micro-batch after the other."""
     records, piece = SIZES[contender.name]
     values = pa.record_batch({"value": pa.array([b"v" * value_bytes] * piece, pa.binary())})
-    given = {"zookeeper": contender.zookeeper, "subscribe": topic}
+    given = {"zookeeper": contender.system.address, "subscribe": topic}
     if contender.group is not None:
         given["group"] = contender.group
     options = parse_options(given, streaming=True)
-    link = DriverConnections(contender.zookeeper, group=contender.group)
+    link = DriverConnections(contender.system.address, group=contender.group)
     assembler = RowAssembler(_COLUMNS)
-    with Producer(contender.client) as producer, ThreadPoolExecutor(2) as background:
+    with Producer(contender.system.client) as producer, ThreadPoolExecutor(2) as background:
         driver = StreamDriver(
             options, connections=link, columns=_COLUMNS, background=background, prefetch=False
         )

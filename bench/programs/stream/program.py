@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from bench.kit.baselines import Nothing
-from bench.kit.harness import cluster, spark_session
+from bench.kit.harness import spark_session
 from bench.kit.program import Opening, Program, at_hand
 from bench.kit.shapes import Shape
 from bench.programs.stream.contenders import KafkaSource, LogbusSource
@@ -15,8 +15,8 @@ from bench.programs.stream.logbus_rows import ROWS as OF_LOGBUS
 from bench.programs.stream.measuring import PARTITIONS, Bench
 from bench.programs.stream.rows import COMPARED, ROWS, SHAPED
 from bench.servers.kafka import kafka
+from bench.servers.logbus import logbus
 from bench.servers.tuning import TUNED_SOURCE, shown
-from spark_logbus.client import Cluster
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -53,16 +53,14 @@ def open_bench(opening: Opening) -> Bench:
     """Starts both logs, Kafka's if it is at hand and asked for, and a Spark session."""
     args, _, stack, _ = opening
     peer = at_hand(stack, "Kafka", lambda: kafka(flushed=args.flushed)) if args.kafka else None
-    running = stack.enter_context(cluster(log={"flush_policy": "logbus" if args.flushed else "os"}))
-    client = stack.enter_context(Cluster.from_zookeeper(running.zookeeper))
+    policy = {"flush_policy": "logbus" if args.flushed else "os"}
+    system = stack.enter_context(logbus(log=policy))
     spark = stack.enter_context(spark_session(jars=peer.connector if peer else ()))
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     spark.dataSource.register(Nothing)
     return Bench(
         spark=spark,
-        logbus=LogbusSource(
-            spark, running.zookeeper, client, args.flushed, dict(args.option), args.group
-        ),
+        logbus=LogbusSource(spark, system, args.flushed, dict(args.option), args.group),
         kafka=None if peer is None else KafkaSource(spark, peer, args.flushed),
         rounds=args.rounds,
         batches=args.batches,
@@ -83,7 +81,7 @@ def conditions(bench: Bench, args: argparse.Namespace) -> Iterator[str]:
         options = ", ".join(f"{name}={value}" for name, value in args.option)
         yield f"logbus's streams with {options or 'no options'}, group {args.group}."
     if bench.kafka is not None:
-        server = bench.kafka.server
+        server = bench.kafka.system
         jars = ", ".join(jar.stem for jar in server.connector)
         yield f"Kafka {server.version}; {jars}; tuned means {shown(TUNED_SOURCE)}."
 

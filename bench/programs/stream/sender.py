@@ -10,21 +10,22 @@ interpreter in which a stream's driver runs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
+from typing import Self
 
 import pyarrow as pa
 
 from bench.kit.harness import ROOT
 from bench.kit.shapes import Shape
+from bench.servers.kafka_producer import KafkaProducer
 from spark_logbus.client import Cluster, Producer, ProducerConfig
 from spark_logbus.model import Acks, Compression
 
@@ -46,16 +47,22 @@ class Target:
     """ZooKeeper's connect string, or Kafka's bootstrap servers."""
     topic: str
     partitions: int
-    shape: Shape
-    """Without a number of records a record batch: that is what the pace makes of it."""
     flushed: bool
+    value_bytes: int
+    keyed: bool
+    compression: str
 
-    def arguments(self) -> list[str]:
-        chosen = {"--flushed": self.flushed, "--keyed": self.shape.keyed}
-        flags = [flag for flag, is_chosen in chosen.items() if is_chosen]
-        return [*flags, "--partitions", str(self.partitions), "--value-bytes",
-                str(self.shape.value_bytes), "--compression", self.shape.compression.name,
-                self.system, self.address, self.topic]  # fmt: skip
+    @classmethod
+    def of(
+        cls, system: str, address: str, topic: str, partitions: int, *, shape: Shape, flushed: bool
+    ) -> Self:
+        """Names the target; the pace decides the number of records a record batch."""
+        kind = shape.value_bytes, shape.keyed, shape.compression.name
+        return cls(system, address, topic, partitions, flushed, *kind)
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.value_bytes, self.keyed, Compression[self.compression])
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ class Input:
 @contextmanager
 def input_to(target: Target, *, a_second: int) -> Iterator[Input]:
     """A sender that stands, and begins when it is told to ``go``."""
-    process = _start([*target.arguments(), "--a-second", str(a_second)])
+    process = _start(target, a_second=a_second)
     try:
         assert process.stdout is not None
         if not process.stdout.readline():
@@ -108,7 +115,7 @@ def input_to(target: Target, *, a_second: int) -> Iterator[Input]:
 
 def fill(target: Target, *, records: int) -> None:
     """Send so many records, in even parts to all partitions, as fast as it goes."""
-    process = _start([*target.arguments(), "--records", str(records)])
+    process = _start(target, records=records)
     output, _ = process.communicate()
     if process.returncode != 0:
         raise SystemExit(f"The sender ended with code {process.returncode}.")
@@ -117,9 +124,12 @@ def fill(target: Target, *, records: int) -> None:
         raise SystemExit(f"Expected {records} records to be sent, got {sent}.")
 
 
-def _start(arguments: Sequence[str]) -> subprocess.Popen[str]:
+def _start(
+    target: Target, *, a_second: int | None = None, records: int | None = None
+) -> subprocess.Popen[str]:
+    given = {"target": asdict(target), "a_second": a_second, "records": records}
     return subprocess.Popen(
-        [sys.executable, "-m", "bench.programs.stream.sender", *arguments],
+        [sys.executable, "-m", "bench.programs.stream.sender", json.dumps(given)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -158,44 +168,20 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 @contextmanager
 def _kafka(target: Target, *, linger_ms: int) -> Iterator[Send]:
-    from confluent_kafka import Producer as KafkaProducer
-
-    failed: list[str] = []
     producer = KafkaProducer(
-        {
-            "bootstrap.servers": target.address,
-            "acks": "1",
-            "linger.ms": linger_ms,
-            "compression.type": target.shape.compression.name.lower(),
-            "delivery.report.only.error": True,
-            "on_delivery": lambda error, _: failed.append(str(error)),
-        }
+        target.address,
+        acks="1",
+        linger_ms=linger_ms,
+        compression_type=target.compression.lower(),
     )
-    produce = producer.produce
-
-    @cache
-    def records(count: int) -> list[tuple[bytes, bytes | None]]:
-        piece = target.shape.piece(0, count)
-        keys = piece["key"].to_pylist() if target.shape.keyed else [None] * count
-        return list(zip(piece["value"].to_pylist(), keys, strict=True))
+    records = cache(lambda count: target.shape.rows_of(target.shape.piece(0, count)))
 
     def send(count: int, partition: int) -> None:
         now_ms = time.time_ns() // 1_000_000
-        for value, key in records(count):
-            while True:
-                try:
-                    produce(target.topic, value, key, timestamp=now_ms, partition=partition)
-                    break
-                except BufferError:  # the queue is full: let some of it go
-                    producer.poll(0.01)
-        producer.poll(0)
-        if failed:
-            raise SystemExit(f"Kafka did not take a record: {failed[0]}.")
+        producer.send(target.topic, records(count), timestamp=now_ms, partition=partition)
 
     yield send
-    left = producer.flush(_END_DEADLINE_S)
-    if left or failed:
-        raise SystemExit(f"Kafka did not take {left or len(failed)} records: {failed[:1]}.")
+    producer.flush()
 
 
 def _all(send: Send, *, records: int, partitions: int) -> None:
@@ -231,29 +217,16 @@ def _at_pace(send: Send, *, a_second: int, partitions: int) -> tuple[int, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("system", choices=("logbus", "kafka"))
-    parser.add_argument("address")
-    parser.add_argument("topic")
-    parser.add_argument("--partitions", type=int, required=True)
-    parser.add_argument("--value-bytes", type=int, required=True)
-    parser.add_argument("--keyed", action="store_true")
-    parser.add_argument("--compression", choices=list(Compression.__members__), required=True)
-    parser.add_argument("--flushed", action="store_true")
-    parser.add_argument("--a-second", type=int)
-    parser.add_argument("--records", type=int)
-    args = parser.parse_args()
-    shape = Shape(args.value_bytes, args.keyed, Compression[args.compression])
-    target = Target(args.system, args.address, args.topic, args.partitions, shape, args.flushed)
-    paced = args.a_second is not None
+    given = json.loads(sys.argv[1])
+    target, a_second = Target(**given["target"]), given["a_second"]
     make = {"logbus": _logbus, "kafka": _kafka}[target.system]
     started, cpu_started = time.perf_counter(), time.process_time()
-    with make(target, linger_ms=LINGER_MS if paced else 5) as send:
-        records, late = args.records, 0.0
-        if paced:
-            records, late = _at_pace(send, a_second=args.a_second, partitions=target.partitions)
-        else:
+    with make(target, linger_ms=5 if a_second is None else LINGER_MS) as send:
+        records, late = given["records"], 0.0
+        if a_second is None:
             _all(send, records=records, partitions=target.partitions)
+        else:
+            records, late = _at_pace(send, a_second=a_second, partitions=target.partitions)
     seconds = time.perf_counter() - started
     cpu_percent = 100 * (time.process_time() - cpu_started) / seconds
     print(json.dumps(asdict(Sent(records, seconds, 1_000 * late, cpu_percent))))

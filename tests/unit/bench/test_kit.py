@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pytest
@@ -34,7 +34,7 @@ from bench.programs.spark.rows import Rows, Same
 from bench.programs.stream.queries import phases_of
 from bench.servers import ServerUnavailableError
 from bench.servers.artifacts import jars_of
-from bench.servers.systems import stored_in
+from bench.servers.systems import stored
 
 # Does what the real one does when it finds everything: puts jars where it is told.
 MAVEN = """\
@@ -271,8 +271,8 @@ def test_record_batches_of_segment_files_are_counted(tmp_path: Path, prefix: str
         folder.mkdir()
         data = b"".join(struct.pack(prefix, 0, length) + bytes(length) for length in lengths)
         (folder / "00000000000000000000.log").write_bytes(data)
-    stored = stored_in(tmp_path, "t", partitions=2, prefix=struct.Struct(prefix))
-    assert stored == (3, 100 + 7 + 30 + 3 * 12)
+    system = Mock(data=tmp_path, batch_prefix=struct.Struct(prefix))
+    assert stored(system, "t", partitions=2) == (3, 100 + 7 + 30 + 3 * 12)
 
 
 def test_clients_are_compared_with_the_peers_that_are_at_hand() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -266,16 +265,6 @@ def test_typed_reads_are_beside_what_spark_decodes_and_what_is_ready_made() -> N
     of_disk = Compared("f", "bytes on disk of 1,000 flights", "columns, ZSTD", "Parquet, ZSTD")
     assert found[of_disk].ratio.median == 0.5
     assert TYPED.goals[Compared("k", json, "logbus, columns", "Kafka, from_json")] == 12
-
-
-def test_a_long_title_fits_beside_its_labels(tmp_path: Path) -> None:
-    bars = [Bar("a label that leaves the bars no more than half of it", spread(1, 2))]
-    title = "A finding of many words is told in lines that end with the drawing " * 2
-    [path] = draw_all([Chart("bars", "ms", [Panel(title, bars)])], tmp_path)
-    lines = re.findall(r">([^<]* [^<]*)</", path.read_text())
-    told = [line for line in lines if line in title]
-    assert " ".join(told) == title.strip()
-    assert max(map(len, told)) < 70
 
 
 @pytest.mark.parametrize(("highest", "scale"), [(20.0, "100"), (20_000.0, "10,000")])
