@@ -4,7 +4,7 @@ Order is what makes it crash-safe. At open the clean-shutdown marker goes, on di
 anything else changes. At close the logs are flushed, then the checkpoint is written, then the
 marker. Retention writes the new log start offsets before it deletes the first file.
 
-Deletion from a log that was found at open is paused: until ``ensure`` has brought its topic's
+Deletion from a log that was found at open is paused: until ``ensure_all`` has brought its topic's
 configuration, it is not known what is to be kept.
 """
 
@@ -225,21 +225,6 @@ class LogDirectory:
         """The logs that could not be opened, and why."""
         return dict(self._failed)
 
-    def ensure(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        topic_id: str,
-        config: Mapping[str, str],
-        known_end: int | None = None,
-    ) -> PartitionLog:
-        """The log of one partition: see ``ensure_all``. Raises what that has in its place."""
-        wanted = WantedLog(topic_partition, topic_id, config, known_end)
-        log = self.ensure_all([wanted])[topic_partition]
-        if isinstance(log, LogbusError):
-            raise log.again() from log.__cause__
-        return log
-
     def ensure_all(
         self, wanted: Sequence[WantedLog]
     ) -> dict[TopicPartition, PartitionLog | LogbusError]:
@@ -327,7 +312,7 @@ class LogDirectory:
         base_offset: int,
         keep: bool,
     ) -> PartitionLog:
-        """Have a log that ``ensure`` refuses go on at ``base_offset``.
+        """Have a log that ``ensure_all`` refuses go on at ``base_offset``.
 
         With ``keep``, one that is only too short goes on with what it has. Else it starts over,
         empty, and the files of the old one are set aside. Raises ConfigError, StorageError.
@@ -373,8 +358,8 @@ class LogDirectory:
         return log
 
     def kept_end(self, topic_partition: TopicPartition, *, topic_id: str) -> int | None:
-        """Returns the end of a log that ``ensure`` refuses only because it is too short, so that
-        what it has can be kept; None where nothing can."""
+        """Returns the end of a log that ``ensure_all`` refuses only because it is too short, so
+        that what it has can be kept; None where nothing can."""
         log = self._logs.get(topic_partition)
         if log is None:
             end = self._directories.short_ends.get(topic_partition)
@@ -479,8 +464,8 @@ class LogDirectory:
         return entry.recovery_point if entry is not None and entry.topic_id == topic_id else 0
 
     def pause_deletion(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
-        """Delete nothing more from the log until ``ensure``, for ZooKeeper does not know its topic
-        any more; nothing if the log is not there, or of another topic."""
+        """Delete nothing more from the log until ``ensure_all``, for ZooKeeper does not know its
+        topic any more; nothing if the log is not there, or of another topic."""
         log = self._logs.get(topic_partition)
         if log is not None and log.topic_id == topic_id:
             log.pause_deletion()
@@ -537,7 +522,7 @@ class LogDirectory:
         return target
 
     def _move_failed_away(self, topic_partition: TopicPartition, topic_id: str) -> Path | None:
-        """Returns where a log that could not be opened is now; None if there is none of that topic."""
+        """Returns where a log of that topic is now that could not be opened; None without one."""
         known = self._checkpoints.get(topic_partition)
         if (
             topic_partition not in self._failed

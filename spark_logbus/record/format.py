@@ -36,7 +36,6 @@ MAGIC_V1: Final = 1
 HEADER: Final = struct.Struct("<qIiqBBHIIIqqqhiI6x")
 HEADER_SIZE: Final = HEADER.size  # 80
 LENGTH_FIELD_END: Final = 12  # batch_length counts from here
-MAX_HEADER_OVERHEAD: Final = HEADER_SIZE - LENGTH_FIELD_END
 
 STAMPED_OFFSET: Final = struct.Struct("<q")  # base_offset at byte 0
 STAMPED_EPOCH_TIME: Final = struct.Struct("<iq")  # leader_epoch, append_time at byte 12

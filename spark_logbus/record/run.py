@@ -18,7 +18,7 @@ from crc32c import crc32c
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
-from spark_logbus.record.gather import windows
+from spark_logbus.record.gather import Int64s, windows
 from spark_logbus.record.header import (
     RecordBatchHeader,
     parse_header,
@@ -27,7 +27,6 @@ from spark_logbus.record.header import (
 )
 from spark_logbus.record.walk import batch_bounds
 
-Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 

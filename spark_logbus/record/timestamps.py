@@ -18,12 +18,16 @@ from spark_logbus.record.columns.decoder import decode_columns
 from spark_logbus.record.columns.layout import ColumnSelection
 from spark_logbus.record.header import Buffer, RecordBatchHeader
 from spark_logbus.record.rows.arrow import TIMESTAMP, decode
-from spark_logbus.record.rows.ipc import EnvelopeError, message_metadata, read_message
+from spark_logbus.record.rows.ipc import (
+    TIME_BYTES,
+    TIMES,
+    EnvelopeError,
+    message_metadata,
+    read_message,
+)
 from spark_logbus.record.rows.serialize import CODECS
 
 _ONLY_TIMES: Final = ColumnSelection(frozenset({"timestamp"}), ())
-_TIMES: Final = 1  # the buffer of timestamps, behind the one that says which are null
-_TIME_BYTES: Final = 8
 _CLAIM: Final = struct.Struct("<q")  # the decoded length before a compressed buffer
 _UNCOMPRESSED: Final = -1  # as a claim
 
@@ -57,16 +61,16 @@ def _decompressed(payload: memoryview, header: RecordBatchHeader) -> pa.Buffer:
     numbers = read_message(metadata)
     if numbers.compression is not header.compression:
         raise EnvelopeError(f"its buffers have compression {numbers.compression.name.lower()}")
-    if len(numbers.buffers) <= _TIMES or numbers.nodes[:1].tolist() != [[header.record_count, 0]]:
+    if len(numbers.buffers) <= TIMES or numbers.nodes[:1].tolist() != [[header.record_count, 0]]:
         raise EnvelopeError(f"it has not {header.record_count} timestamps")
-    place, size = numbers.buffers[_TIMES].tolist()
+    place, size = numbers.buffers[TIMES].tolist()
     body = payload[len(metadata) :]
     if place < 0 or size < 0 or place + size > len(body):
         raise EnvelopeError("they are outside of it")
     buffer = body[place : place + size]
     (claim,) = _CLAIM.unpack_from(buffer)
     frame = buffer[_CLAIM.size :]
-    needed = header.record_count * _TIME_BYTES
+    needed = header.record_count * TIME_BYTES
     if claim == _UNCOMPRESSED:
         found = pa.py_buffer(frame)
     elif needed <= claim and needed <= fmt.MAX_DECODED_BYTES:

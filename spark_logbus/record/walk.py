@@ -25,15 +25,12 @@ from spark_logbus.record.header import (
 _PAGE_BYTES: Final = 4096
 
 
-def split(
-    data: Buffer, *, allow_tail: bool, verified: bool = True
-) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
+def split(data: Buffer, *, allow_tail: bool) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
     """Walk a run of record batches, each with a view of its bytes.
 
     With ``allow_tail`` a record batch that is cut off at the end is left out silently (a fetch
-    ends where its byte limit falls); otherwise it raises CorruptRecordBatchError. Without
-    ``verified`` padding and checksum are left for the caller to verify (``verify_against``).
-    Raises CorruptRecordBatchError and UnsupportedVersionError at the first one that is damaged.
+    ends where its byte limit falls); otherwise it raises CorruptRecordBatchError. Raises
+    CorruptRecordBatchError and UnsupportedVersionError at the first one that is damaged.
     """
     view = memoryview(data)
     position = 0
@@ -48,8 +45,7 @@ def split(
             )
         header = parse_header(view, position)
         record_batch = view[position : position + size]
-        if verified:
-            verify_against(header, record_batch)
+        verify_against(header, record_batch)
         yield header, record_batch
         position += size
 

@@ -18,7 +18,7 @@ from spark_logbus.network import Answer, DelayedResponse, Response
 from spark_logbus.protocol import Api, Message, decode_response
 from tests.builders.record_batches import record_batch
 from tests.fakes.clock import ManualClock
-from tests.fakes.log_directory import ManualFlusher
+from tests.fakes.log_directory import ManualFlusher, ensure_one
 
 __all__ = [
     "EPOCH",
@@ -106,7 +106,7 @@ class Logs:
         self.directory = self._opened(self.directory._path, self.directory._defaults)
 
     def lead(self, topic_partition: TopicPartition) -> PartitionLog:
-        log = self.directory.ensure(topic_partition, topic_id=TOPIC_ID, config={})
+        log = ensure_one(self.directory, topic_partition, topic_id=TOPIC_ID, config={})
         self.here.led[topic_partition] = LeaderPartition(log, EPOCH)
         return log
 

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from spark_logbus.broker.replica.manager import sole_replica
-from spark_logbus.log import OS_FILES, FileSystem, LogConfig, LogDirectory, PartitionLog
+from spark_logbus.errors import LogbusError
+from spark_logbus.log import (
+    OS_FILES,
+    FileSystem,
+    LogConfig,
+    LogDirectory,
+    PartitionLog,
+    WantedLog,
+)
 from spark_logbus.log.disk.flusher import Flushable
 from spark_logbus.log.environment import HighWatermarkRule
 from spark_logbus.model import TopicPartition
@@ -42,6 +50,22 @@ class ManualFlusher:
         requested, self.requested = self.requested, []
         for log in requested:
             log.flush()
+
+
+def ensure_one(
+    directory: LogDirectory,
+    topic_partition: TopicPartition,
+    *,
+    topic_id: str,
+    config: Mapping[str, str],
+    known_end: int | None = None,
+) -> PartitionLog:
+    """The log of one partition; raises what ``ensure_all`` has in its place."""
+    wanted = WantedLog(topic_partition, topic_id, config, known_end)
+    log = directory.ensure_all([wanted])[topic_partition]
+    if isinstance(log, LogbusError):
+        raise log.again() from log.__cause__
+    return log
 
 
 class SlowFollower:
@@ -87,8 +111,8 @@ class Broker:
         )
         self.directory.open()
         for log in self.directory.logs() if told else ():
-            self.directory.ensure(
-                log.topic_partition, topic_id=log.topic_id, config=log.kept_config
+            ensure_one(
+                self.directory, log.topic_partition, topic_id=log.topic_id, config=log.kept_config
             )
 
     def remove(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
@@ -102,8 +126,8 @@ class Broker:
 
     def log(self, topic_partition: TopicPartition = TP) -> PartitionLog:
         """The log, with the broker's configuration unless a test gave it another."""
-        return self.directory.get(topic_partition) or self.directory.ensure(
-            topic_partition, topic_id=TOPIC_ID, config=self.topic_config
+        return self.directory.get(topic_partition) or ensure_one(
+            self.directory, topic_partition, topic_id=TOPIC_ID, config=self.topic_config
         )
 
     def append(self, *record_batches: memoryview, flush: bool = True) -> int:

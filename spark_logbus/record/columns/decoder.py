@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +26,7 @@ from spark_logbus.record.columns.layout import (
     struct_of,
 )
 from spark_logbus.record.columns.messages import column_messages
+from spark_logbus.record.gather import Int64s
 from spark_logbus.record.header import (
     Buffer,
     RecordBatchHeader,
@@ -35,16 +35,14 @@ from spark_logbus.record.header import (
     verify_chunk,
 )
 from spark_logbus.record.rows.ipc import (
+    TIME_BYTES,
+    TIMES,
     EnvelopeError,
-    Int64s,
     MessageNumbers,
     claims_of_buffers,
     read_message,
 )
 from spark_logbus.record.rows.nulls import refuse_nulls
-
-_TIMES: Final = 1  # the buffer of timestamps, behind the one that says which are null
-_TIME_BYTES: Final = 8
 
 
 def verify_selected(
@@ -182,8 +180,8 @@ def _check_numbers(
 def _check_count(numbers: MessageNumbers, max_decoded_bytes: int) -> None:
     """Bounds the records: each has a timestamp, so there are no more than can be of those. This
     counts where nobody asks for timestamps, and the columns that were chosen take no bytes."""
-    room = max_decoded_bytes if numbers.compression else int(numbers.buffers[_TIMES, 1])
-    if numbers.record_count * _TIME_BYTES > room:
+    room = max_decoded_bytes if numbers.compression else int(numbers.buffers[TIMES, 1])
+    if numbers.record_count * TIME_BYTES > room:
         raise EnvelopeError(f"it has no room for the timestamps of {numbers.record_count} records")
 
 

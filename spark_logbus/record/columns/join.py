@@ -28,13 +28,12 @@ from spark_logbus.record.chunks import chosen_chunks
 from spark_logbus.record.columns.decoder import check_columns, named_columns
 from spark_logbus.record.columns.layout import ColumnLayout, ColumnSelection, column_layout
 from spark_logbus.record.columns.messages import WORD, ColumnMessages, column_messages
-from spark_logbus.record.rows.ipc import EnvelopeError, Int64s, claims_of_buffers
+from spark_logbus.record.gather import Int64s
+from spark_logbus.record.rows.ipc import TIME_BYTES, TIMES, EnvelopeError, claims_of_buffers
 from spark_logbus.record.rows.join import deltas_rise
 from spark_logbus.record.run import RecordBatchRun
 
 _LOW: Final = (1 << 32) - 1
-_TIMES: Final = 1  # the buffer of timestamps, behind the one that says which are null
-_TIME_BYTES: Final = 8
 _READ_OPTIONS: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
 
@@ -210,7 +209,7 @@ class _Stream:
         ):
             raise EnvelopeError("its metadata is of another form")
         check_columns(layout, nodes, buffers, bounds, counts)
-        if not compression and (counts * _TIME_BYTES > buffers[:, _TIMES, 1]).any():
+        if not compression and (counts * TIME_BYTES > buffers[:, TIMES, 1]).any():
             raise EnvelopeError("it has no room for its timestamps")
         self._nodes, self._buffers, self._bounds = nodes, buffers, bounds
 
@@ -218,7 +217,7 @@ class _Stream:
         """Bytes that the chosen buffers, which are compressed, claim to take when decoded; each
         record has a timestamp besides."""
         data, edges = self._columns.run.data, self._columns.edges
-        claimed = int(self._columns.run.record_counts.sum()) * _TIME_BYTES
+        claimed = int(self._columns.run.record_counts.sum()) * TIME_BYTES
         for number in self._filled:
             places = self._layout.columns[number].buffers
             buffers = self._buffers[:, places.start : places.stop]

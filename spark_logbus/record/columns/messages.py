@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_logbus.model import Compression
-from spark_logbus.record.rows.ipc import Int64s, message_form
+from spark_logbus.record.gather import Int64s
+from spark_logbus.record.rows.ipc import KnownMessage
 from spark_logbus.record.rows.serialize import serialized
 
 WORD: Final = 8
@@ -39,21 +40,18 @@ class ColumnMessages:
             schema_message_size=len(self.schema_message),
             compression=compression,
         )
-        form = message_form(payload)
-        assert form is not None, "Arrow aligns the numbers of its messages"
+        known = KnownMessage.of(payload)
+        assert known is not None, "Arrow aligns the numbers of its messages"
+        self._words = known.words
         #: Where their numbers are.
-        self.form = form
-        self._words = np.frombuffer(payload, "<i8", form.words).copy()
-        self._constant = np.array(form.constant, np.intp)
+        self.form = known.form
+        #: True if each row of metadata is of such a message, but for its numbers.
+        self.are_all = known.are_all
 
     @property
     def metadata_size(self) -> int:
         """Bytes before the body."""
         return self.form.words * WORD
-
-    def are_all(self, metadata: Int64s) -> bool:
-        """True if each row of ``metadata`` is of such a message, but for its numbers."""
-        return bool((metadata[:, self._constant] == self._words[self._constant]).all())
 
     def metadata(
         self,

@@ -17,13 +17,11 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_logbus.model import Compression
+from spark_logbus.record.gather import Int64s
 from spark_logbus.record.rows.serialize import CODECS
-
-Int64s = npt.NDArray[np.int64]
 
 _PREFIX: Final = 8  # the decompressed length, before the frame
 _MARK: Final = 8

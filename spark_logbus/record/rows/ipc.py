@@ -26,8 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_logbus.model import Compression
-
-Int64s = npt.NDArray[np.int64]
+from spark_logbus.record.gather import Int64s
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _ENVELOPE: Final = struct.Struct("<IiI")  # continuation, metadata_size, place of the root table
@@ -46,6 +45,9 @@ _CODEC = 0
 
 _METADATA_V5: Final = 4
 _RECORD_BATCH: Final = 3
+#: The buffer of timestamps, behind the one that says which are null; bytes of each of them.
+TIMES: Final = 1
+TIME_BYTES: Final = 8
 _CODECS: Final = {0: Compression.LZ4, 1: Compression.ZSTD}
 
 
@@ -157,6 +159,28 @@ def message_form(payload: memoryview) -> MessageForm | None:
         range(first_node, first_node + 2 * _U32.unpack_from(payload, nodes)[0]),
         range(first_buffer, first_buffer + 2 * _U32.unpack_from(payload, buffers)[0]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMessage:
+    """A sound message, by which others of its form are recognised, many at once."""
+
+    form: MessageForm
+    words: Int64s
+    constant: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, payload: memoryview) -> KnownMessage | None:
+        """Takes a sound message; None if its numbers are not whole words."""
+        form = message_form(payload)
+        if form is None:
+            return None
+        words = np.frombuffer(payload, "<i8", form.words).copy()
+        return cls(form, words, np.array(form.constant, np.intp))
+
+    def are_all(self, metadata: Int64s) -> bool:
+        """True if each row of ``metadata`` is of such a message, but for its numbers."""
+        return bool((metadata[:, self.constant] == self.words[self.constant]).all())
 
 
 class UsualMessage:

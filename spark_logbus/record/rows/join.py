@@ -23,11 +23,11 @@ import pyarrow as pa
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
-from spark_logbus.record.gather import pieces, windows
+from spark_logbus.record.gather import Int64s, pieces, windows
 from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP, decode
 from spark_logbus.record.rows.decompress import claimed_sizes, decompressed
-from spark_logbus.record.rows.ipc import MessageForm, message_form
-from spark_logbus.record.run import Int64s, RecordBatchRun
+from spark_logbus.record.rows.ipc import KnownMessage
+from spark_logbus.record.run import RecordBatchRun
 
 Int32s = npt.NDArray[np.int32]
 
@@ -85,30 +85,21 @@ class _Payloads:
     sizes: Int64s
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A form of payloads that Arrow has accepted."""
-
-    message: MessageForm
-    constant: npt.NDArray[np.intp]
-    constants: Int64s
-
-
-# By attributes: of the last run.
-_forms: dict[int, _Form] = {}
+# By attributes: the first payload of the last run, which Arrow has accepted.
+_known: dict[int, KnownMessage] = {}
 
 
 def _payloads(run: RecordBatchRun, attributes: int) -> _Payloads:
     """The payloads, if all have one form."""
-    form, found = _forms.get(attributes), None
-    if form is not None:
-        found = _metadata(run, form)
-    if form is None or found is None:
-        form = _forms[attributes] = _form_of(run)
-        found = _metadata(run, form)
+    known, found = _known.get(attributes), None
+    if known is not None:
+        found = _metadata(run, known)
+    if known is None or found is None:
+        known = _known[attributes] = _first_payload(run)
+        found = _metadata(run, known)
     if found is None:
         raise _OtherForm
-    message = form.message
+    message = known.form
     body_starts = run.bounds[:-1] + fmt.HEADER_SIZE + message.words * _WORD
     body_lengths = run.bounds[1:] - body_starts
     nodes = found[:, message.nodes.start : message.nodes.stop]
@@ -124,28 +115,26 @@ def _payloads(run: RecordBatchRun, attributes: int) -> _Payloads:
     return _Payloads(run.data, lengths, null_counts, places + body_starts[:, None], sizes)
 
 
-def _form_of(run: RecordBatchRun) -> _Form:
-    """The form of the first payload."""
+def _first_payload(run: RecordBatchRun) -> KnownMessage:
+    """The first payload, by which the others are recognised."""
     record_batch = run.record_batch(0)
     try:
         decode(run.header(0), record_batch)
     except CorruptRecordBatchError:
         raise _OtherForm from None
-    message = message_form(record_batch[fmt.HEADER_SIZE :])
-    if message is None:
+    known = KnownMessage.of(record_batch[fmt.HEADER_SIZE :])
+    if known is None:
         raise _OtherForm
-    constant = np.array(message.constant, np.intp)
-    payload = np.frombuffer(record_batch, "<i8")[fmt.HEADER_SIZE // _WORD :]
-    return _Form(message, constant, payload[constant])
+    return known
 
 
-def _metadata(run: RecordBatchRun, form: _Form) -> Int64s | None:
+def _metadata(run: RecordBatchRun, known: KnownMessage) -> Int64s | None:
     """The words before each body; None if a payload is not of this form."""
-    starts, size = run.bounds[:-1] + fmt.HEADER_SIZE, form.message.words * _WORD
+    starts, size = run.bounds[:-1] + fmt.HEADER_SIZE, known.form.words * _WORD
     if (run.bounds[1:] - starts).min() < size:
         return None
     found: Int64s = windows(run.data, starts, size).view("<i8").reshape(len(run), -1)
-    return found if (found[:, form.constant] == form.constants).all() else None
+    return found if known.are_all(found) else None
 
 
 def _decompressed(

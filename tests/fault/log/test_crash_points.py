@@ -21,7 +21,7 @@ from tests.fakes.disk import (
     SimulatedDisk,
     Survival,
 )
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from, ensure_one, offsets_from
 
 CONFIG = LogConfig(segment_bytes=1024, retention_bytes=2500, retention_ms=None, flush_ms=60_000)
 Prepare = Callable[[], Broker]
@@ -258,7 +258,7 @@ def test_a_partition_that_cannot_be_removed_keeps_no_other() -> None:
 
 def test_a_log_of_another_topic_is_set_aside_whole_or_stays() -> None:
     def recreate(broker: Broker) -> None:
-        broker.directory.ensure(TP, topic_id="f" * 32, config={})
+        ensure_one(broker.directory, TP, topic_id="f" * 32, config={})
 
     for broker, _, _ in every_crash(lambda: broker_with(3), recreate):
         recreate(broker)
@@ -294,7 +294,7 @@ def test_a_topic_made_anew_while_retention_deletes_loses_nothing() -> None:
         if operation == "remove" and path.parent == broker.log_path():
             disk.refuse = lambda *_: None
             broker.remove(name, topic_id=TOPIC_ID)
-            broker.directory.ensure(name, topic_id=other, config={}).append_as_leader(
+            ensure_one(broker.directory, name, topic_id=other, config={}).append_as_leader(
                 record_batch(3), leader_epoch=1
             )
 

@@ -17,7 +17,7 @@ from tests.builders.producers import append, batch
 from tests.builders.record_batches import record_batch
 from tests.fakes.compaction import keyed, write_cleaned
 from tests.fakes.disk import SimulatedDisk
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, ensure_one, offsets_from
 from tests.fault.log.test_crash_points import every_crash
 
 DAY = 24 * 3600
@@ -27,7 +27,7 @@ COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 def told(broker: Broker, config: dict[str, str]) -> None:
-    broker.directory.ensure(TP, topic_id=TOPIC_ID, config=config)
+    ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config=config)
 
 
 def broker_with(config: dict[str, str], *, count: int = 8) -> Broker:

@@ -13,7 +13,7 @@ from spark_logbus.log.disk import names
 from spark_logbus.log.disk.checksummed_file import checksummed_file
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import AllSurvives, SimulatedDisk
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from, ensure_one
 
 DIRECTORY = Path("/data/flights-0")
 FIRST_INDEX = DIRECTORY / names.index(0)
@@ -271,7 +271,7 @@ def test_another_topics_checkpoint_is_not_believed() -> None:
     broker.directory.maintain()
     content = bytes(disk.data(Path("/data/checkpoint")))
     broker.remove(TP, topic_id=broker.log().topic_id)
-    new = broker.directory.ensure(TP, topic_id="f" * 32, config={})
+    new = ensure_one(broker.directory, TP, topic_id="f" * 32, config={})
     disk.crash(AllSurvives())
     disk.overwrite(Path("/data/checkpoint"), content)
     broker.start()

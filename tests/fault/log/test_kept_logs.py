@@ -17,7 +17,7 @@ from tests.builders.staged import attempt, publish, share, stage
 from tests.fakes.clock import NOW_US
 from tests.fakes.compaction import broker_with, keyed, planned, write_cleaned
 from tests.fakes.disk import NOTHING, AllSurvives, PowerCutError, SimulatedDisk
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from, ensure_one, offsets_from
 
 DATA = Path("/data")
 HOME = DATA / "flights-0"
@@ -26,7 +26,7 @@ LATER_US = NOW_US + 1_000_000
 
 
 def ensure(broker: Broker, known_end: int | None = None) -> PartitionLog:
-    return broker.directory.ensure(TP, topic_id=TOPIC_ID, config={}, known_end=known_end)
+    return ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config={}, known_end=known_end)
 
 
 def go_on(broker: Broker, offset: int = ON) -> PartitionLog:

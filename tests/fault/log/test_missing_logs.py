@@ -14,7 +14,7 @@ from spark_logbus.log.disk import names
 from spark_logbus.model import TopicPartition
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import NOTHING, AllSurvives, PowerCutError, SimulatedDisk
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, ensure_one, offsets_from
 
 DATA = Path("/data")
 HOME = DATA / "flights-0"
@@ -26,7 +26,7 @@ NEW_START = 1000
 def ensure(
     broker: Broker, *, topic_id: str = TOPIC_ID, known_end: int | None = None
 ) -> PartitionLog:
-    return broker.directory.ensure(TP, topic_id=topic_id, config={}, known_end=known_end)
+    return ensure_one(broker.directory, TP, topic_id=topic_id, config={}, known_end=known_end)
 
 
 def away(disk: SimulatedDisk) -> None:
@@ -288,4 +288,4 @@ def test_an_unopenable_log_makes_room_for_a_new_topic(
     assert f"{TOPIC_ID}-0{names.STRAY_SUFFIX}" in disk.names(DATA)
     disk.refuse = lambda _done, _path: None
     broker.restart()
-    assert broker.directory.ensure(TP, topic_id=OTHER_ID, config={}).topic_id == OTHER_ID
+    assert ensure_one(broker.directory, TP, topic_id=OTHER_ID, config={}).topic_id == OTHER_ID

@@ -12,7 +12,7 @@ from spark_logbus.log import LogConfig
 from spark_logbus.model import TopicPartition
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import AllSurvives, SimulatedDisk
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, ensure_one, offsets_from
 
 OTHER = TopicPartition("other", 3)
 WRITES = {
@@ -70,7 +70,7 @@ def test_a_read_only_directory_at_start_costs_its_partition_only() -> None:
     broker.start()
     assert broker.directory.get(TP) is None
     with pytest.raises(PartitionOfflineError, match="read-only"):
-        broker.directory.ensure(TP, topic_id=TOPIC_ID, config={})
+        ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config={})
     assert offsets_from(broker.log(OTHER), 0) == [0]
     writable(disk)
     broker.restart()

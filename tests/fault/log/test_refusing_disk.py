@@ -17,7 +17,7 @@ from spark_logbus.log.disk import names
 from spark_logbus.model import TopicPartition
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import NOTHING, AllSurvives, SimulatedDisk
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, ensure_one, offsets_from
 
 SEGMENT = Path("/data/flights-0") / names.segment(0)
 OTHER = TopicPartition("other", 3)
@@ -356,7 +356,7 @@ def test_an_unreadable_log_at_start_spares_the_others() -> None:
     assert broker.directory.get(TP) is None
     assert offsets_from(broker.log(OTHER), 0) == [0]
     with pytest.raises(PartitionOfflineError, match="could not be opened"):
-        broker.directory.ensure(TP, topic_id=TOPIC_ID, config={})
+        ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config={})
     disk.refuse = lambda _done, _path: None
     broker.restart()
     assert offsets_from(broker.log(), 0) == [0]
@@ -372,7 +372,7 @@ def test_a_log_without_a_descriptor_at_start_opens_later(number: int) -> None:
     broker.start()
     for _ in range(2):
         with pytest.raises(PartitionOfflineError, match="could not be opened"):
-            broker.directory.ensure(TP, topic_id=TOPIC_ID, config={})
+            ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config={})
     disk.refuse = lambda _done, _path: None
     assert offsets_from(broker.log(), 0) == [0]
     assert broker.directory.failed() == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from spark_logbus.client.fetch.batches import EncodedBatch, decoded, received_ru
 from spark_logbus.client.fetch.columns import take_batch, take_columns
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import Compression, TimestampType, TopicPartition
-from spark_logbus.record import split, stamp
+from spark_logbus.record import RecordBatchHeader, parse_header, peek_size, split, stamp
 from spark_logbus.record.rows.arrow import MIN_RECORDS_TO_COMPRESS, encode, payload_schema
 from tests.builders.forged import reseal
 from tests.property.examples import examples
@@ -97,10 +97,18 @@ def rows_of(columns: dict[str, pa.Array], offsets: list[int], kind: TimestampTyp
     return [Row(offset, kind, *values) for offset, *values in zip(offsets, *lists, strict=True)]
 
 
+def unverified(data: bytes) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
+    """Yields header and bytes of each whole record batch; raises for a header that is damaged."""
+    position = 0
+    while (size := peek_size(data, position)) is not None and position + size <= len(data):
+        yield parse_header(data, position), memoryview(data)[position : position + size]
+        position += size
+
+
 def one_by_one(data: bytes, *, start: int, end: int) -> Answer:
     """The model: ``decoded`` of each, up to a header that is damaged or does not follow."""
     rows: list[Row] = []
-    found = split(data, allow_tail=True, verified=False)
+    found = unverified(data)
     expected = None
     while True:
         try:

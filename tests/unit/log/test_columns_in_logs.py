@@ -25,7 +25,7 @@ from tests.builders.record_batches import joined
 from tests.builders.staged import attempt, publish, share
 from tests.builders.typed import T0, flights, typed_record_batch
 from tests.fakes.clock import NOW_US
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from, ensure_one, offsets_from
 
 COUNT = 60
 COLUMNS = {"value.encoding": "columns", "value.subject": "flights-value"}
@@ -43,7 +43,7 @@ def typed_batch(count: int = COUNT, compression: Compression = Compression.NONE)
 def broker(tmp_path: Path) -> Broker:
     config = LogConfig(segment_bytes=1 << 20, index_interval_bytes=4096)
     broker = Broker(tmp_path / "data", config=config)
-    broker.directory.ensure(TP, topic_id=TOPIC_ID, config=COLUMNS)
+    ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config=COLUMNS)
     return broker
 
 

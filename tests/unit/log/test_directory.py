@@ -20,7 +20,7 @@ from spark_logbus.log import LogConfig, LogDirectory
 from spark_logbus.model import TopicPartition
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import SimulatedDisk
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, ensure_one, offsets_from
 from tests.helpers import open_files
 
 
@@ -51,10 +51,10 @@ def test_a_path_that_cannot_be_a_directory(tmp_path: Path) -> None:
 
 def test_ensure_creates_configures_and_finds(broker: Broker) -> None:
     assert broker.directory.get(TP) is None
-    log = broker.directory.ensure(TP, topic_id=TOPIC_ID, config={"retention.ms": "5"})
+    log = ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config={"retention.ms": "5"})
     assert log.config.retention_ms == 5
     assert log.config.segment_bytes == 1024
-    assert broker.directory.ensure(TP, topic_id=TOPIC_ID, config={}) is log
+    assert ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config={}) is log
     assert log.config == broker.config
     assert broker.directory.get(TP) is log
     assert broker.directory.logs() == [log]
@@ -63,28 +63,28 @@ def test_ensure_creates_configures_and_finds(broker: Broker) -> None:
 @pytest.mark.parametrize("topic", ["..", "a/b", "", "x" * 300])
 def test_names_that_are_no_names(broker: Broker, topic: str) -> None:
     with pytest.raises(InvalidNameError):
-        broker.directory.ensure(TopicPartition(topic, 0), topic_id=TOPIC_ID, config={})
+        ensure_one(broker.directory, TopicPartition(topic, 0), topic_id=TOPIC_ID, config={})
     with pytest.raises(InvalidNameError):
-        broker.directory.ensure(TP, topic_id=topic, config={})
+        ensure_one(broker.directory, TP, topic_id=topic, config={})
 
 
 def test_a_bad_configuration_creates_nothing(broker: Broker) -> None:
     with pytest.raises(ConfigError):
-        broker.directory.ensure(TP, topic_id=TOPIC_ID, config={"retention.ms": "soon"})
+        ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config={"retention.ms": "soon"})
     assert not broker.log_path().exists()
 
 
 def test_the_longest_topic_name_works_throughout(broker: Broker) -> None:
     longest = TopicPartition("t" * 249, 0)
-    broker.directory.ensure(longest, topic_id=TOPIC_ID, config={})
-    broker.directory.ensure(longest, topic_id="b" * 32, config={})
+    ensure_one(broker.directory, longest, topic_id=TOPIC_ID, config={})
+    ensure_one(broker.directory, longest, topic_id="b" * 32, config={})
     broker.remove(longest, topic_id="b" * 32)
     assert broker.directory.get(longest) is None
 
 
 def test_logs_of_two_earlier_topics_of_that_name_are_both_kept(broker: Broker) -> None:
     for topic_id in (TOPIC_ID, "b" * 32, TOPIC_ID, "b" * 32):
-        broker.directory.ensure(TP, topic_id=topic_id, config={})
+        ensure_one(broker.directory, TP, topic_id=topic_id, config={})
     strays = sorted(path.name for path in broker.path.glob("*.stray"))
     assert strays == [f"{TOPIC_ID}-0.1.stray", f"{TOPIC_ID}-0.stray", f"{'b' * 32}-0.stray"]
     broker.restart()
@@ -117,7 +117,7 @@ def test_after_close_the_directory_is_left_alone(broker: Broker) -> None:
     broker.directory.maintain()
     assert sorted(os.listdir(broker.log_path())) == before
     with pytest.raises(BrokerShuttingDownError):
-        broker.directory.ensure(TopicPartition("new", 0), topic_id=TOPIC_ID, config={})
+        ensure_one(broker.directory, TopicPartition("new", 0), topic_id=TOPIC_ID, config={})
     with pytest.raises(BrokerShuttingDownError):
         broker.remove(TP, topic_id=TOPIC_ID)
 

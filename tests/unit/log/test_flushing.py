@@ -13,7 +13,7 @@ from spark_logbus.log.disk.flusher import Flusher
 from tests.builders.record_batches import record_batch
 from tests.fakes.clock import ManualClock
 from tests.fakes.disk import NOTHING, SimulatedDisk
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, ensure_one, offsets_from
 
 
 def syncs(broker: Broker) -> int:
@@ -132,7 +132,7 @@ def test_close_answers_everybody() -> None:
 def test_the_flusher_s_thread_flushes_appends_of_many_threads(tmp_path: Path) -> None:
     directory = LogDirectory(tmp_path / "data", defaults=LogConfig(), watermark=sole_replica)
     directory.open()
-    log = directory.ensure(TP, topic_id=TOPIC_ID, config={})
+    log = ensure_one(directory, TP, topic_id=TOPIC_ID, config={})
     done = threading.Semaphore(0)
     errors: list[LogbusError] = []
 

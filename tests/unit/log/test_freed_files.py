@@ -18,7 +18,7 @@ from spark_logbus.log.disk.filesystem import File, OSFile, OSFileSystem
 from tests.builders.record_batches import record_batch
 from tests.fakes.clock import NOW_US
 from tests.fakes.compaction import keyed, planned, write_cleaned
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, ensure_one, offsets_from
 from tests.helpers import open_files, wait_until
 
 CONFIG = LogConfig(segment_bytes=1024, retention_ms=None)
@@ -63,7 +63,7 @@ def test_of_a_removed_log_nothing_is_open(tmp_path: Path) -> None:
 def test_of_a_log_that_is_set_aside_nothing_is_open(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "data", config=CONFIG)
     filled(broker)
-    other = broker.directory.ensure(TP, topic_id="b" * 32, config={})
+    other = ensure_one(broker.directory, TP, topic_id="b" * 32, config={})
     aside = [name for name in open_files(broker.path) if ".stray" in name]
     assert aside == []
     other.append_as_leader(record_batch(2), leader_epoch=1)
@@ -79,7 +79,7 @@ def test_the_flusher_keeps_no_file_of_a_removed_log(tmp_path: Path, flush_ms: in
         tmp_path / "data", defaults=config, clock=SystemClock(), watermark=sole_replica
     )
     directory.open()
-    log = directory.ensure(TP, topic_id=TOPIC_ID, config={})
+    log = ensure_one(directory, TP, topic_id=TOPIC_ID, config={})
     log.append_as_leader(record_batch(1), leader_epoch=1)
     wait_until(lambda: flush_ms or log.flushed_end >= 1)
     answers: list[LogbusError | None] = []

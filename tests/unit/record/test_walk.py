@@ -72,16 +72,6 @@ def test_a_length_past_the_end_looks_like_a_tail() -> None:
         list(split(data, allow_tail=False))
 
 
-def test_without_verification_only_headers_are_checked() -> None:
-    damaged = bytearray(RUN)
-    damaged[len(encoded(1)) + 200] ^= 1
-    found = list(split(damaged, allow_tail=False, verified=False))
-    assert [header.record_count for header, _ in found] == [1, 60, 3]
-    damaged[len(encoded(1)) + 25] ^= 1
-    with pytest.raises(CorruptRecordBatchError, match="reserved"):
-        list(split(damaged, allow_tail=False, verified=False))
-
-
 # -- headers of a file ----------------------------------------------------------------------
 
 PAYLOADS = (0, 424, 3_912, 9_000, 16)  # within a page, up to one's end, and over several

@@ -25,7 +25,7 @@ from spark_logbus.zookeeper import Session, SessionState
 from tests.builders.record_batches import record_batch
 from tests.fakes.clock import ManualClock
 from tests.fakes.disk import SimulatedDisk
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, ensure_one
 
 
 class Subject:
@@ -130,7 +130,7 @@ def test_a_failed_flush_takes_health_with_the_partition() -> None:
 def test_many_offline_partitions_are_not_all_named(broker: Broker) -> None:
     for partition in range(14):
         where = type(TP)("flights", partition)
-        log = broker.directory.ensure(where, topic_id=TOPIC_ID, config={})
+        log = ensure_one(broker.directory, where, topic_id=TOPIC_ID, config={})
         log.stop(PartitionOfflineError(f"{where} is offline."))
     reasons = Subject(broker.directory).health.report().reasons
     assert len(reasons) == 11

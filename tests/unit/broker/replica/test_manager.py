@@ -37,6 +37,7 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
 from spark_logbus.zookeeper import CorruptNodeError
 from tests.fakes.broker_parts import T0, T1, Logs, logs_in, record_batch
+from tests.fakes.log_directory import ensure_one
 from tests.helpers import wait_until
 
 OLD, NEW = "a" * 32, "b" * 32
@@ -256,7 +257,7 @@ def test_retention_waits_for_a_zookeeper_that_stands_still(tmp_path: Path) -> No
     """It told the topics, and answers nothing from the first partition on."""
     forever = {"retention.ms": "-1"}
     with logs_in(tmp_path / "data") as logs:
-        log = logs.directory.ensure(T1, topic_id=OLD, config=forever)
+        log = ensure_one(logs.directory, T1, topic_id=OLD, config=forever)
         log.append_as_leader(record_batch(3), leader_epoch=0)
         log.flush()
         logs.clock.advance(10**9)
@@ -285,7 +286,7 @@ def test_logs_that_zookeeper_does_not_know_are_told(
 ) -> None:
     with logs_in(tmp_path / "data") as logs:
         for number in range(13):
-            logs.directory.ensure(TopicPartition("lost", number), topic_id=NEW, config={})
+            ensure_one(logs.directory, TopicPartition("lost", number), topic_id=NEW, config={})
         logs.restart()
         following = Following(logs)
         with caplog.at_level(logging.WARNING):
