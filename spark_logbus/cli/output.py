@@ -8,6 +8,7 @@ imported for a terminal only: it takes longer than the rest of a verb's start.
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 import sys
@@ -235,6 +236,14 @@ def print_json(*rows: Mapping[str, Any]) -> None:
     """An object a line, on standard output."""
     for row in rows:
         print(json.dumps(row, ensure_ascii=False))
+
+
+def text_of(data: bytes | None) -> str | dict[str, str] | None:
+    """Returns bytes as JSON has them: text where they are UTF-8, else base64."""
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data or b"").decode()}
 
 
 # -- where it goes ------------------------------------------------------------------------

@@ -6,12 +6,12 @@ Format strings are kcat's: ``%t-%p@%o: %k=%s\\n``. Bytes go out as they are.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_logbus.cli.output import text_of
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.times import show_moment
 
@@ -103,13 +103,3 @@ def value_text(value: Any) -> bytes | None:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
-
-
-def text_of(data: bytes | None) -> str | dict[str, str] | None:
-    """Returns bytes as JSON has them: text where they are UTF-8, else base64."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

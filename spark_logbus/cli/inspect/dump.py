@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from spark_logbus.cli.data.record_format import text_of
 from spark_logbus.cli.inspect.directories import holds_no_logs
 from spark_logbus.cli.options import AsJson
 from spark_logbus.cli.output import (
@@ -27,6 +26,7 @@ from spark_logbus.cli.output import (
     human_bytes,
     plural,
     print_json,
+    text_of,
     utc,
 )
 
