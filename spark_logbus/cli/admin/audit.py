@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +17,6 @@ from spark_logbus.cli.output import MOMENT, NUMBER, Column, Table, console, prin
 if TYPE_CHECKING:
     from spark_logbus.audit import AuditResult
     from spark_logbus.audit.auditing import Place
-    from spark_logbus.client import Cluster
 
 
 def audit(
@@ -83,19 +84,32 @@ def audit(
     from spark_logbus.audit import Question
     from spark_logbus.audit import audit as run_audit
     from spark_logbus.audit.showing import as_objects, exit_code
+    from spark_logbus.times import parse_duration_us, parse_past_us
 
-    now_us = time.time_ns() // 1_000
+    moment = partial(parse_past_us, now_us=time.time_ns() // 1_000)
     question = Question(
         topic=topic,
-        since_us=_moment(since, "--since", now_us),
-        until_us=None if until is None else _moment(until, "--until", now_us),
-        window_us=None if window is None else _duration(window, "--window"),
+        since_us=_parsed(since, "--since", moment),
+        until_us=None if until is None else _parsed(until, "--until", moment),
+        window_us=None if window is None else _parsed(window, "--window", parse_duration_us),
         audit_topic=audit_topic,
-        wait_s=_duration(wait, "--wait") / 1e6,
+        wait_s=_parsed(wait, "--wait", parse_duration_us) / 1e6,
     )
     with ExitStack() as stack:
         cluster = stack.enter_context(connected(zookeeper))
-        places = _places(stack, cluster, topic, warehouse, mirror, mirror_topic, audit_topic)
+        places: list[Place] = []
+        if warehouse is not None:
+            from spark_logbus.audit.warehouse import local_warehouse
+
+            places.append(local_warehouse(cluster, topic, warehouse))
+        if mirror is not None:
+            from spark_logbus.mirror import mirror_places
+
+            places += mirror_places(
+                cluster, topic,
+                copy=stack.enter_context(connected(mirror)), copy_topic=mirror_topic or topic,
+                address=mirror, audit_topic=audit_topic,
+            )  # fmt: skip
         with console(stderr=True).status(f"Comparing the records of {topic}..."):
             result = run_audit(cluster, question, places=places)
     if as_json:
@@ -107,45 +121,9 @@ def audit(
         raise typer.Exit(code)
 
 
-def _places(
-    stack: ExitStack,
-    cluster: Cluster,
-    topic: str,
-    warehouse: Path | None,
-    mirror: str | None,
-    mirror_topic: str | None,
-    audit_topic: str,
-) -> list[Place]:
-    found = []
-    if warehouse is not None:
-        from spark_logbus.audit.warehouse import local_warehouse
-
-        found.append(local_warehouse(cluster, topic, warehouse))
-    if mirror is not None:
-        from spark_logbus.mirror import mirror_places
-
-        other = stack.enter_context(connected(mirror))
-        found += mirror_places(
-            cluster, topic,
-            copy=other, copy_topic=mirror_topic or topic, address=mirror, audit_topic=audit_topic,
-        )  # fmt: skip
-    return found
-
-
-def _moment(text: str, option: str, now_us: int) -> int:
-    from spark_logbus.times import parse_past_us
-
+def _parsed(text: str, option: str, parse: Callable[[str], int]) -> int:
     try:
-        return parse_past_us(text, now_us=now_us)
-    except ValueError as error:
-        raise typer.BadParameter(f"{option}: {error}.") from error
-
-
-def _duration(text: str, option: str) -> int:
-    from spark_logbus.times import parse_duration_us
-
-    try:
-        return parse_duration_us(text)
+        return parse(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}.") from error
 

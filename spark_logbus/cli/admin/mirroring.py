@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Final, Self
 
 from spark_logbus.cli.output import ago, console, human_bytes, plural, print_json
@@ -33,12 +32,7 @@ class MirrorReporter(Listener):
             self._status = self._open.enter_context(status)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def progressed(self, progress: MirrorProgress) -> None:

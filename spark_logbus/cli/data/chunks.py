@@ -6,8 +6,8 @@ import contextlib
 import select
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from io import BufferedIOBase
 from itertools import groupby
 from pathlib import Path
@@ -98,6 +98,7 @@ class Chunk:
             start = stop
 
 
+@dataclass(slots=True)
 class Input:
     """The records of files, or of standard input, in chunks.
 
@@ -105,87 +106,68 @@ class Input:
     comes. What cannot be a record raises InvalidRequestError, after the chunk of those before it.
     """
 
-    def __init__(
-        self,
-        files: list[Path],
-        *,
-        whole_files: bool,
-        delimiter: bytes | None,
-        keys: KeySplitter | None,
-        json_lines: bool,
-        for_all: InputRecord,
-        tombstones: bool,
-    ) -> None:
-        if json_lines and (keys is not None or whole_files):
+    files: list[Path]
+    _: KW_ONLY
+    whole_files: bool
+    delimiter: bytes | None
+    keys: KeySplitter | None
+    json_lines: bool
+    for_all: InputRecord
+    tombstones: bool
+    #: Takes values that are JSON, for a topic with a schema.
+    take_json: TakeJson | None = None
+
+    def __post_init__(self) -> None:
+        if self.json_lines and (self.keys is not None or self.whole_files):
             raise ConfigError("With --json, leave out --key-separator and --whole-files.")
-        if whole_files and not files:
+        if self.whole_files and not self.files:
             raise ConfigError("Name the files that --whole-files is to publish.")
-        self._files = files
-        self._whole_files = whole_files
-        self._delimiter = delimiter
-        self._keys = keys
-        self._json_lines = json_lines
-        self._for_all = for_all
-        self._tombstones = tombstones
-        #: Takes values that are JSON, for a topic with a schema.
-        self.take_json: TakeJson | None = None
 
     def __iter__(self) -> Iterator[Chunk]:
-        if not self._files:
+        if not self.files:
             yield from self._chunks(cast(BufferedIOBase, sys.stdin.buffer), "standard input")
-        for file in self._files:
+        for file in self.files:
             with _opened(file) as source:
-                if self._whole_files:
+                if self.whole_files:
                     yield from self._of_values(Chunk(values=[source.read()], source=str(file)))
                 else:
                     yield from self._chunks(source, str(file))
 
     def _chunks(self, source: BufferedIOBase, name: str) -> Iterator[Chunk]:
         first_line = 1
-        for lines in _gathered(source, self._delimiter):
-            if self._json_lines:
+        for lines in _gathered(source, self.delimiter):
+            if self.json_lines:
                 yield from self._parsed(lines, name, first_line)
             else:
-                keys: list[bytes | None] | None = None
-                values: list[bytes] = lines
-                if self._keys is not None:
-                    pairs = [self._keys.split(line) for line in lines]
-                    keys = [key for key, _ in pairs]
-                    values = [value for _, value in pairs]
-                yield from self._of_values(
-                    Chunk(values=values, keys=keys, source=name, first_line=first_line)
+                pairs = None if self.keys is None else list(map(self.keys.split, lines))
+                chunk = Chunk(
+                    values=lines if pairs is None else [value for _, value in pairs],
+                    keys=None if pairs is None else [key for key, _ in pairs],
+                    source=name,
+                    first_line=first_line,
                 )
+                yield from self._of_values(chunk)
             first_line += len(lines)
 
     def _of_values(self, chunk: Chunk) -> Iterator[Chunk]:
         """Parses values that have a schema, and completes the chunk up to the first that is
         refused."""
-        if self.take_json is None:
+        take = self.take_json
+        if take is None:
             yield self._completed(chunk)
             return
-        values: list[Any] = []
-        wrong: InvalidRequestError | None = None
-        for text in chunk.values:
-            try:
-                is_null = self._tombstones and not text
-                values.append(None if is_null else parse_value(text, self.take_json))
-            except InvalidRequestError as error:
-                wrong = error
-                break
+
+        def value_of(text: bytes) -> Any:
+            return None if self.tombstones and not text else parse_value(text, take)
+
+        values, wrong = _up_to_refused(chunk.values, value_of)
         if values:
             yield self._completed(replace(chunk.part(0, len(values)), values=values))
         if wrong is not None:
             raise refused(chunk.where(len(values)), wrong) from wrong
 
     def _parsed(self, lines: Sequence[bytes], name: str, first_line: int) -> Iterator[Chunk]:
-        records: list[InputRecord] = []
-        wrong: InvalidRequestError | None = None
-        for line in lines:
-            try:
-                records.append(parse_json(line, self.take_json))
-            except InvalidRequestError as error:
-                wrong = error
-                break
+        records, wrong = _up_to_refused(lines, lambda line: parse_json(line, self.take_json))
         chunk = Chunk(
             values=[record.value for record in records],
             keys=[record.key for record in records],
@@ -202,9 +184,9 @@ class Input:
 
     def _completed(self, chunk: Chunk) -> Chunk:
         """Adds what is given for all records, where they do not say it themselves."""
-        every, count = self._for_all, len(chunk)
+        every, count = self.for_all, len(chunk)
         values, headers = chunk.values, chunk.headers
-        if self._tombstones and self.take_json is None:
+        if self.tombstones and self.take_json is None:
             values = [value or None for value in values]
         if every.headers:
             headers = [own + every.headers for own in headers or [()] * count]
@@ -221,6 +203,19 @@ class Input:
             partitions=partitions if partition is None else None,
             timestamps_us=_column(chunk.timestamps_us, every.timestamp_us, count),
         )
+
+
+def _up_to_refused(
+    lines: Sequence[bytes], take: Callable[[bytes], T]
+) -> tuple[list[T], InvalidRequestError | None]:
+    """Takes lines up to the first that is refused; returns what was taken, and the refusal."""
+    taken: list[T] = []
+    for line in lines:
+        try:
+            taken.append(take(line))
+        except InvalidRequestError as error:
+            return taken, error
+    return taken, None
 
 
 def _column(
