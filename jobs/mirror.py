@@ -2,9 +2,9 @@
 
     spark-submit mirror.py --from main:2181/logbus --zookeeper replica:2181/logbus --topics clicks
 
-For those who run their jobs with spark-submit: it needs no Spark, and is ``logbus mirror``, with
-its options. Run it under whatever starts it again when it ends; what is killed at any point loses
-nothing and leaves nothing twice. How that works is told in ``spark_logbus.mirror.round``.
+It is for clusters whose jobs run with spark-submit: it needs no Spark, and is ``logbus mirror``,
+with its options. Run it under whatever starts it again when it ends; what is killed at any point
+loses nothing and leaves nothing twice. How that works is told in ``spark_logbus.mirror.round``.
 """
 
 from __future__ import annotations

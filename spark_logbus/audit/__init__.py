@@ -1,5 +1,5 @@
-"""The audit: counts of records by window, published by who appends, copies and reads them, and
-compared with what is there."""
+"""The audit: counts of records by window, published by programs that append, copy and read them,
+and compared with what is there."""
 
 from typing import TYPE_CHECKING
 

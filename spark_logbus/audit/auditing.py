@@ -18,7 +18,7 @@ AHEAD_US: Final = 3_600_000_000
 _LOOK_AGAIN_S: Final = 1.0
 
 _INTERVALS_TO_SETTLE: Final = 2
-"""Windows that ended this long ago have been reported by all who live."""
+"""Windows that ended this long ago have been reported by all runs that live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from spark_logbus.audit.verdicts import FINDINGS, Expected, Status, Verdict, jud
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSpan:
     """The windows that are judged: those that begin at ``since_us`` or later and have ended by
-    ``until_us``. ``now_us`` decides who is dead."""
+    ``until_us``. ``now_us`` decides which runs are dead."""
 
     since_us: int
     until_us: int

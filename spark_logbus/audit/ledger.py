@@ -5,8 +5,8 @@ order in which reports come and however often. So do the times of the last repor
 that was ahead for a while has said too much, and the next report puts it right.
 
 A run has *closed* if one of its reports was its last; it *lives* if its next report is not overdue;
-else it is *dead*, and nobody knows what it published after the time that its reports are complete
-through.
+else it is *dead*, and what it published after the time that its reports are complete through is
+not known.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ that its life is known before its records are: when it begins, and when it meets
 
 Memory is bounded by the number of windows. A run that has many is ended, and another one begins;
 while that cannot be told, because the audit topic is away, a full run is given up and never ended:
-whoever compares sees a counter that died there, which is what is known of it.
+the audit shows a counter that died there, which is what is known of it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AuditConfig:
     topic: str = AUDIT_TOPIC
     #: Length of a window of event time; the same in all that count one topic, or a part of it.
     window_ms: int = DEFAULT_WINDOW_MS
-    #: What has changed is published so often. Who is silent for three times as long is dead.
+    #: What has changed is published so often. A counter that is silent three times as long is dead.
     interval_ms: int = 60_000
     #: Of the audit topic, if it is to be created: as long as one may want to look back.
     retention_ms: int = 30 * _DAY_MS
@@ -152,7 +152,7 @@ class AuditReporter:
             return
         while not (run := self._run).add(topic, tallies, in_doubt=in_doubt):
             if run is self._run:
-                return  # closed: nobody promises anything of what comes now
+                return  # closed: nothing is promised of what comes now
         if run.windows > self._config.max_windows:
             self._begin_anew()
 

@@ -190,7 +190,7 @@ def read_reports(
     """Reads what was reported of ``topic`` from ``since_us`` on (by the clock), and the reports of
     runs that have met no topic at all.
 
-    Raises UnknownTopicError, if nobody has ever reported anything.
+    Raises UnknownTopicError if no counter has ever reported anything.
     """
     try:
         snapshot = take_snapshot(Admin(cluster), Topics((audit_topic,)), missing_ok=False)

@@ -107,7 +107,7 @@ def rows_of(path: Path) -> pa.Table:
 
     A layout may divide by partition or offset, which then stand in the names of directories alone.
     """
-    # Imported here: who audits no warehouse does without.
+    # Imported here: most audits are of no warehouse.
     from pyarrow import dataset
 
     files = _files(path)

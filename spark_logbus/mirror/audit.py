@@ -137,8 +137,8 @@ def mirror_places(
         return [topic_place(copy, copy_topic, name=f"mirror {address}")]
     mirrored = _Mirrored(source, topic, copy, copy_topic, audit_topic, name, address)
     if mirrored.progress().entry.audited is None:
-        return [mirrored.held]
-    return [mirrored.held, mirrored.counted]
+        return [mirrored.in_copy]
+    return [mirrored.in_copy, mirrored.counted]
 
 
 def _mirror_of(source: Cluster, topic: str, copy: Cluster, copy_topic: str) -> str | None:
@@ -188,7 +188,7 @@ class _Mirrored:
             )
         return progress_of(before, self.topic)
 
-    def held(self, window_us: int, since_us: int) -> Copy:
+    def in_copy(self, window_us: int, since_us: int) -> Copy:
         """Counts what is in the copy."""
         progress = self.progress()
         there = count_topic(

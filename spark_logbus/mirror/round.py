@@ -2,13 +2,13 @@
 
 *Plan.* One write to the target's ZooKeeper names the offsets of a round. *Stage.* Exactly these are
 read from the source, and staged in the same partitions of the target. *Commit.* The round is a
-version of an atomic writer, so it is decided once, whoever tries how often. *Note.* The points of
-its partitions are written, and the plan is taken away.
+version of an atomic writer, so it is decided once, however often and by which process it is tried.
+*Note.* The points of its partitions are written, and the plan is taken away.
 
-Whoever finds a plan asks first if it is decided. If it is, the round is noted; else it is done
-anew. Where its topics are not there any more, a decision that nothing was written closes the round,
-so that no slow process can carry the old plan out, and another plan is made. The numbers of writes
-tell which it was (see ``write_numbers``).
+A mirror that finds a plan asks first if it is decided. If it is, the round is noted; else it is
+done anew. Where its topics are not there any more, a decision that nothing was written closes the
+round, so that no slow process can carry the old plan out, and another plan is made. The numbers of
+writes tell which it was (see ``plan``).
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Mirror:
         DataLossError, TopicRecreatedError and InvalidRequestError where what is asked for cannot
         be copied. Whatever it raises, calling it again is right.
         """
-        self._hold()
+        self._ensure_lock()
         if self._state.round.ranges and self._in_doubt:
             report = self._settle_standing()
             if report is not None:
@@ -300,9 +300,9 @@ class Mirror:
             writer=f"mirror:{self.config.name}", version=self._state.round.number, run=self._run
         )
 
-    def _hold(self) -> None:
+    def _ensure_lock(self) -> None:
         """Makes sure of the lock, and of the state. After a lost session the lock is taken again,
-        unless somebody has it."""
+        unless another process has it."""
         try:
             self._lock.check()
         except LockHeldError:

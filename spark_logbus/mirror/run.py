@@ -88,18 +88,18 @@ def open_mirror(
     client: ClientConfig = CLIENT,
 ) -> Iterator[Mirror]:
     """Opens a mirror into the cluster of the ZooKeeper at ``target``, from the one at ``zookeeper``
-    or from a ``kafka`` at these bootstrap servers; it holds its lock. LockHeldError says who runs
-    it already. ``client`` has the settings of its connections to logbus.
+    or from a ``kafka`` at these bootstrap servers; it holds its lock. LockHeldError names the
+    process that runs it already. ``client`` has the settings of its connections to logbus.
 
     A cluster that is away is waited for, and a warning says so. After ``config.give_up_ms`` of
     that the last error is raised, with the name of the side that did not answer.
     """
-    patience = RetryPolicy(limit_s=config.give_up_ms / 1000)
+    retry = RetryPolicy(limit_s=config.give_up_ms / 1000)
     with ExitStack() as open_:
 
         def connected(side: str, to: Callable[[], AbstractContextManager[T]]) -> T:
             """Connects to all of a cluster at once, so that it is waited for once."""
-            return patience.retry(f"Connecting to the {side}", lambda: open_.enter_context(to()))
+            return retry.retry(f"Connecting to the {side}", lambda: open_.enter_context(to()))
 
         source: MirrorSource
         there = None

@@ -1,8 +1,8 @@
 """Schemas of mirrored topics: the same subjects, versions and contents in the target.
 
 Ids are the same wherever they are free in the target, so that also values which hold ids can be
-copied to the byte. A subject that is copied is in the mode IMPORT in the target, in which nobody
-else gives it versions, unless an id is taken there: then its schemas get other ids.
+copied to the byte. A subject that is copied is in the mode IMPORT in the target, in which no other
+program gives it versions, unless an id is taken there: then its schemas get other ids.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def in_target(at: TopicPartition, topics: Mapping[str, MirroredTopic]) -> TopicP
 
 
 class _Failure:
-    """The first failure of a round: whoever works on it breaks off. Thread-safe."""
+    """First failure of a round, at which its readers break off. Thread-safe."""
 
     def __init__(self) -> None:
         self.happened = threading.Event()

@@ -189,7 +189,7 @@ def _shared(
         handed_out = 0
         while limit is None or handed_out < limit:
             if reader_is_gone(sys.stdout):
-                consumer.close(failed=True)  # the last record may have reached nobody
+                consumer.close(failed=True)  # the last record may not have arrived
                 return
             records = consumer.poll(1.0, max_records=1)
             if records:

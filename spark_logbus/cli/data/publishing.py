@@ -42,7 +42,7 @@ class InputPublisher:
     """Publishes the chunks of one input, in order. For the main thread.
 
     The producer is used in a thread of its own: Ctrl-C meets the main thread wherever it is, and
-    there it would leave records that the producer has and nobody counts.
+    there it would leave records that the producer has and that are not counted.
     """
 
     def __init__(self, producer: Producer, topic: str, own_partitions: OwnPartitions) -> None:

@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(*, format: str, level: str, broker_id: int) -> None:
-    """Log as told from now on, also what nobody catches."""
+    """Logs in that form from now on, and exceptions that are not caught as well."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(broker_id) if format == "json" else logging.Formatter(TEXT))
     root = logging.getLogger()
