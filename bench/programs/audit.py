@@ -17,7 +17,7 @@ from rich.table import Table
 from bench.kit.harness import best_us, cluster, console
 from spark_logbus.audit import AuditInterceptor, Question, Tier, audit
 from spark_logbus.audit.counts import tally_times
-from spark_logbus.audit.run import Run, RunIdentity
+from spark_logbus.audit.run import Run
 from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig, ProducerInterceptor
 from spark_logbus.model import Acks
 
@@ -88,10 +88,9 @@ def _round(client: Cluster, interceptors: Interceptors, send: Send, calls: int) 
 
 def _counting() -> None:
     """The work for each record batch that was acknowledged, by itself."""
-    identity = RunIdentity(
+    run = Run(
         tier=Tier.PRODUCER, counter="bench", run="one", interval_us=60_000_000, window_us=_WINDOW_US
     )
-    run = Run(identity)
     now_us = time.time_ns() // 1_000 // _WINDOW_US * _WINDOW_US
     table = Table("records of a record batch", "µs", "ns a record", title="Counting, by itself")
     for column in table.columns:

@@ -100,40 +100,43 @@ class RunRecord:
 
 def fold(reports: Iterable[CounterReport]) -> list[RunRecord]:
     """Folds reports into runs, in the order of tier, counter and run."""
-    runs: dict[tuple[Tier, str, str], RunRecord] = {}
+    runs: dict[tuple[str, str, str], RunRecord] = {}
     for report in reports:
-        key = report.tier, report.counter, report.run
+        key = report["tier"], report["counter"], report["run"]
         record = runs.get(key)
         if record is None:
             record = runs[key] = RunRecord(
-                report.tier, report.counter, report.run, report.interval_us,
-                report.complete_through_us, report.reported_at_us,
+                Tier(report["tier"]), report["counter"], report["run"], report["interval_us"],
+                report["complete_through"], report["reported_at"],
             )  # fmt: skip
         _take(record, report)
-    return [runs[key] for key in sorted(runs, key=lambda key: (key[0].value, *key[1:]))]
+    return [runs[key] for key in sorted(runs)]
 
 
 def _take(record: RunRecord, report: CounterReport) -> None:
-    times = report.complete_through_us, report.reported_at_us
-    if report.sequence > record.sequence:
-        record.sequence = report.sequence
-        record.through_us, record.heard_us = times
-    elif report.sequence == record.sequence:
-        record.through_us = max(record.through_us, times[0])
-        record.heard_us = max(record.heard_us, times[1])
-    record.interval_us = max(record.interval_us, report.interval_us)
-    record.closed = record.closed or report.last
-    if report.topic is None:
+    through_us, heard_us = report["complete_through"], report["reported_at"]
+    if report["sequence"] > record.sequence:
+        record.sequence = report["sequence"]
+        record.through_us, record.heard_us = through_us, heard_us
+    elif report["sequence"] == record.sequence:
+        record.through_us = max(record.through_us, through_us)
+        record.heard_us = max(record.heard_us, heard_us)
+    record.interval_us = max(record.interval_us, report["interval_us"])
+    record.closed = record.closed or report["last"]
+    if report["topic"] is None:
         return
-    record.topics.add(report.topic)
-    if report.window_start_us is None:
+    record.topics.add(report["topic"])
+    if report["window_start"] is None:
         return
-    record.window_lengths.add(report.window_us)
-    window = report.topic, report.window_start_us
+    record.window_lengths.add(report["window_us"])
+    window = report["topic"], report["window_start"]
     known = record.windows.get(window)
-    if known is None or known.sequence < report.sequence:
+    if known is None or known.sequence < report["sequence"]:
         record.windows[window] = RunWindow(
-            report.counted, report.in_doubt, report.reported_at_us, report.sequence
+            WindowTally(report["records"], report["time_sum"]),
+            WindowTally(report["in_doubt"], report["in_doubt_time_sum"]),
+            heard_us,
+            report["sequence"],
         )
 
 

@@ -3,7 +3,7 @@
 A report is a value that one *counter* (a producer, a sink, a load, ...) publishes: of one topic and
 window, all that it has counted so far. Counts are cumulative within a *run* of the counter, so a
 report that comes twice, late or after a later one does no harm, and one that is lost is made up for
-by the next. ``complete_through_us`` is a promise: whatever this run has published by then is in
+by the next. ``complete_through`` is a promise: whatever this run has published by then is in
 this report or in an earlier one. A report without a window says that the run lives.
 
 All reports of one moment are one record batch, which is appended whole or not at all.
@@ -12,11 +12,9 @@ All reports of one moment are one record batch, which is appended whole or not a
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, TypedDict
 
-from spark_logbus.audit.counts import WindowTally
 from spark_logbus.client import Admin, Cluster
 
 AUDIT_TOPIC: Final = "logbus-audit"
@@ -42,11 +40,11 @@ class Tier(enum.Enum):
         return self in (Tier.PRODUCER, Tier.SINK, Tier.MIRROR)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterReport:
-    """Counts of one window by one run of a counter; times in µs since 1970."""
+class CounterReport(TypedDict):
+    """Counts of one window by one run of a counter: a value of the audit topic. Times are in µs
+    since 1970."""
 
-    tier: Tier
+    tier: str
     counter: str
     """The counter's name, the same for all of its runs: a service, a query, a warehouse."""
 
@@ -56,25 +54,28 @@ class CounterReport:
     sequence: int
     """Rises from one moment of the run to the next."""
 
-    reported_at_us: int
+    reported_at: int
+    complete_through: int
+    """What was published by then is in this report or an earlier one. It lies behind
+    ``reported_at`` while records are under way whose fate is not known."""
+
     interval_us: int
     """The run reports at least so often, for as long as it lives."""
 
-    complete_through_us: int
-    """What was published by then is in this report or an earlier one. It lies behind
-    ``reported_at_us`` while records are under way whose fate is not known."""
-
-    last: bool = False
+    last: bool
     """The run has ended, and counts nothing any more."""
 
-    topic: str | None = None
+    topic: str | None
     """None: of no topic yet."""
 
-    window_start_us: int | None = None
+    window_start: int | None
     window_us: int
-    counted: WindowTally = WindowTally()
-    in_doubt: WindowTally = WindowTally()
-    """Of records that were never acknowledged: they may be there or not."""
+    records: int
+    time_sum: int
+    in_doubt: int
+    """Number of records that were never acknowledged: they may be there or not."""
+
+    in_doubt_time_sum: int
 
 
 _MOMENT: Final = {"type": "long", "logicalType": "timestamp-micros"}
@@ -102,57 +103,15 @@ SCHEMA: Final[dict[str, Any]] = {
     ],
 }
 
+_TIERS: Final = frozenset(tier.value for tier in Tier)
+
 MOMENTS: Final = ("reported_at", "complete_through", "window_start")
 """Fields that are times."""
 
 
-def as_row(report: CounterReport) -> dict[str, Any]:
-    """Makes a report the value of a record of the audit topic."""
-    return {
-        "tier": report.tier.value,
-        "counter": report.counter,
-        "run": report.run,
-        "sequence": report.sequence,
-        "reported_at": report.reported_at_us,
-        "complete_through": report.complete_through_us,
-        "interval_us": report.interval_us,
-        "last": report.last,
-        "topic": report.topic,
-        "window_start": report.window_start_us,
-        "window_us": report.window_us,
-        "records": report.counted.records,
-        "time_sum": report.counted.time_sum,
-        "in_doubt": report.in_doubt.records,
-        "in_doubt_time_sum": report.in_doubt.time_sum,
-    }
-
-
-def from_row(row: Mapping[str, Any]) -> CounterReport | None:
-    """Reads the report of such a value, with times as numbers; None for a later release's tier."""
-    try:
-        tier = Tier(row["tier"])
-    except ValueError:
-        return None
-    return CounterReport(
-        tier=tier,
-        counter=row["counter"],
-        run=row["run"],
-        sequence=row["sequence"],
-        reported_at_us=row["reported_at"],
-        complete_through_us=row["complete_through"],
-        interval_us=row["interval_us"],
-        last=row["last"],
-        topic=row["topic"],
-        window_start_us=row["window_start"],
-        window_us=row["window_us"],
-        counted=WindowTally(row["records"], row["time_sum"]),
-        in_doubt=WindowTally(row["in_doubt"], row["in_doubt_time_sum"]),
-    )
-
-
-def from_rows(rows: Iterable[Mapping[str, Any]]) -> list[CounterReport]:
-    """Reads the reports whose tier this release knows."""
-    return [report for row in rows if (report := from_row(row)) is not None]
+def known_reports(rows: Iterable[Any]) -> list[CounterReport]:
+    """Picks the reports of tiers that this release knows; a later one may have others."""
+    return [row for row in rows if row["tier"] in _TIERS]
 
 
 def open_audit_topic(cluster: Cluster, topic: str, *, retention_ms: int) -> None:

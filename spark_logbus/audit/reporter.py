@@ -25,8 +25,8 @@ from typing import Final
 import pyarrow as pa
 
 from spark_logbus.audit.counts import DEFAULT_WINDOW_MS, Tallies, tally_times
-from spark_logbus.audit.report import AUDIT_TOPIC, CounterReport, Tier, as_row, open_audit_topic
-from spark_logbus.audit.run import Run, RunIdentity, UnderWay
+from spark_logbus.audit.report import AUDIT_TOPIC, CounterReport, Tier, open_audit_topic
+from spark_logbus.audit.run import Run, UnderWay
 from spark_logbus.client import Admin, Cluster, ConsumerRecord, Producer, ProducerConfig, at_exit
 from spark_logbus.client.config import names_settings
 from spark_logbus.client.schemas.topic import WriterSchema, find_writer_schema, opened_registry
@@ -73,14 +73,13 @@ class AuditConfig:
 
     def new_run(self, *, tier: Tier, counter: str, run: str) -> Run:
         """Begins a run of a counter, which has counted nothing."""
-        identity = RunIdentity(
+        return Run(
             tier=tier,
             counter=counter,
             run=run,
             interval_us=self.interval_ms * 1_000,
             window_us=self.window_us,
         )
-        return Run(identity)
 
 
 class AuditReporter:
@@ -307,7 +306,7 @@ def _opened_producer(
 
 def _append(producer: Producer, config: AuditConfig, reports: Sequence[CounterReport]) -> None:
     """Appends reports as one record batch and waits for it. Raises what the producer does."""
-    for future in producer.send_many(config.topic, [as_row(report) for report in reports]):
+    for future in producer.send_many(config.topic, reports):
         future.result()
 
 

@@ -10,17 +10,6 @@ from spark_logbus.audit.counts import NOTHING, Tallies, WindowTally
 from spark_logbus.audit.report import CounterReport, Tier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunIdentity:
-    """Fields that all reports of a run have in common."""
-
-    tier: Tier
-    counter: str
-    run: str
-    interval_us: int
-    window_us: int
-
-
 @dataclass(slots=True)
 class _Window:
     counted: WindowTally = NOTHING
@@ -38,8 +27,14 @@ class Draft:
 class Run:
     """Counts, and drafts reports of what has changed. Thread-safe."""
 
-    def __init__(self, identity: RunIdentity) -> None:
-        self.identity = identity
+    def __init__(
+        self, *, tier: Tier, counter: str, run: str, interval_us: int, window_us: int
+    ) -> None:
+        self._tier = tier
+        self._counter = counter
+        self._run = run
+        self._interval_us = interval_us
+        self._window_us = window_us
         self._lock = threading.Lock()
         self._windows: dict[tuple[str, int], _Window] = {}
         self._changed: set[tuple[str, int]] = set()
@@ -115,21 +110,23 @@ class Run:
         window = _Window()
         if topic is not None and start is not None:
             window = self._windows[topic, start]
-        return CounterReport(
-            tier=self.identity.tier,
-            counter=self.identity.counter,
-            run=self.identity.run,
-            sequence=self._sequence,
-            reported_at_us=now_us,
-            complete_through_us=through_us,
-            interval_us=self.identity.interval_us,
-            last=last,
-            topic=topic,
-            window_start_us=start,
-            window_us=self.identity.window_us,
-            counted=window.counted,
-            in_doubt=window.in_doubt,
-        )
+        return {
+            "tier": self._tier.value,
+            "counter": self._counter,
+            "run": self._run,
+            "sequence": self._sequence,
+            "reported_at": now_us,
+            "complete_through": through_us,
+            "interval_us": self._interval_us,
+            "last": last,
+            "topic": topic,
+            "window_start": start,
+            "window_us": self._window_us,
+            "records": window.counted.records,
+            "time_sum": window.counted.time_sum,
+            "in_doubt": window.in_doubt.records,
+            "in_doubt_time_sum": window.in_doubt.time_sum,
+        }
 
     def put_back(self, draft: Draft) -> None:
         """Has the next draft report the same again: this one may not have come to the topic."""

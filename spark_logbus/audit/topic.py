@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_logbus.audit.counts import WindowTally, add, tally_times
-from spark_logbus.audit.report import MOMENTS, CounterReport, from_rows
+from spark_logbus.audit.report import MOMENTS, CounterReport, known_reports
 from spark_logbus.client import Admin, Cluster, FetchedColumns, RangeReader
 from spark_logbus.client.schemas.topic import find_value_schemas, opened_registry
 from spark_logbus.errors import InvalidRequestError, UnknownTopicError
@@ -221,7 +221,7 @@ def read_reports(
             for rows in _report_rows(cluster, wanted, values):
                 placed.update(pc.unique(rows.column("run").filter(_met(rows))).to_pylist())
                 reports.extend(_reports(rows, topic))
-    return [one for one in reports if one.topic is not None or one.run not in placed]
+    return [one for one in reports if one["topic"] is not None or one["run"] not in placed]
 
 
 def _report_rows(
@@ -243,4 +243,4 @@ def _reports(rows: pa.RecordBatch, topic: str) -> list[CounterReport]:
     for name in MOMENTS:
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, name, rows.column(at).view(pa.int64()))
-    return from_rows(rows.to_pylist())
+    return known_reports(rows.to_pylist())

@@ -22,7 +22,7 @@ from spark_logbus.audit.auditing import AHEAD_US, Place, topic_place
 from spark_logbus.audit.comparison import Copy
 from spark_logbus.audit.counts import NOTHING, Tallies, WindowTally, add, tally_times
 from spark_logbus.audit.ledger import fold, in_windows
-from spark_logbus.audit.report import AUDIT_TOPIC, Tier, as_row
+from spark_logbus.audit.report import AUDIT_TOPIC, Tier
 from spark_logbus.audit.reporter import AuditConfig, prepare, reports_of_commit
 from spark_logbus.audit.topic import TopicCounts, count_topic, read_reports
 from spark_logbus.client import Admin, Cluster, Producer
@@ -82,7 +82,7 @@ class RoundReports:
             tallies=tallies,
             now_us=self._target.clock.now_us(),
         )
-        producer.send_many(self.topic, list(map(as_row, reports)), partition=_PARTITION)
+        producer.send_many(self.topic, reports, partition=_PARTITION)
         return {TopicPartition(self.topic, _PARTITION): len(reports)}
 
 

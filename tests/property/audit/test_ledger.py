@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_logbus.audit.counts import WindowTally, add, tally_times
 from spark_logbus.audit.ledger import fold, in_windows
 from spark_logbus.audit.report import CounterReport, Tier
-from spark_logbus.audit.run import Run, RunIdentity
+from spark_logbus.audit.run import Run
 from tests.property.examples import examples
 
 WINDOW = 1_000
@@ -48,9 +48,7 @@ def test_columns_are_counted_as_records_are(times: list[int]) -> None:
 def test_reports_in_any_order_and_number_fold_to_what_was_counted(
     steps: list[tuple[object, ...]], data: st.DataObject
 ) -> None:
-    run = Run(
-        RunIdentity(tier=Tier.PRODUCER, counter="c", run="r", interval_us=1, window_us=WINDOW)
-    )
+    run = Run(tier=Tier.PRODUCER, counter="c", run="r", interval_us=1, window_us=WINDOW)
     clock = itertools.count(1)
     arrived: list[CounterReport] = []
     truth: dict[tuple[str, str], list[int]] = {}
@@ -93,9 +91,7 @@ def test_reports_in_any_order_and_number_fold_to_what_was_counted(
 @given(STEPS)
 def test_what_is_promised_to_be_complete_has_arrived(steps: list[tuple[object, ...]]) -> None:
     """A run that dies at any time has reported all up to the time that it has promised."""
-    run = Run(
-        RunIdentity(tier=Tier.PRODUCER, counter="c", run="r", interval_us=1, window_us=WINDOW)
-    )
+    run = Run(tier=Tier.PRODUCER, counter="c", run="r", interval_us=1, window_us=WINDOW)
     arrived: list[CounterReport] = []
     counted_by: list[tuple[int, list[int]]] = [(0, [])]  # at each moment, all so far
     for now_us, step in enumerate(steps, start=1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from spark_logbus.audit.comparison import AuditResult, AuditSpan, Copy, compare
 from spark_logbus.audit.counts import WindowTally
 from spark_logbus.audit.ledger import State, fold, in_windows
-from spark_logbus.audit.report import CounterReport, Tier, as_row, from_row
+from spark_logbus.audit.report import CounterReport, Tier, known_reports
 from spark_logbus.audit.topic import TopicCounts
 from spark_logbus.audit.verdicts import Status
 
@@ -30,8 +29,24 @@ def report(run: str = "r1", **fields: Any) -> CounterReport:
         "window_start_us": 0, "counted": TEN,
     }  # fmt: skip
     given |= fields
-    given.setdefault("reported_at_us", given["complete_through_us"])
-    return CounterReport(**given)
+    counted, in_doubt = given["counted"], given.get("in_doubt", WindowTally())
+    return {
+        "tier": given["tier"].value,
+        "counter": given["counter"],
+        "run": given["run"],
+        "sequence": given["sequence"],
+        "reported_at": given.get("reported_at_us", given["complete_through_us"]),
+        "complete_through": given["complete_through_us"],
+        "interval_us": given["interval_us"],
+        "last": given.get("last", False),
+        "topic": given["topic"],
+        "window_start": given["window_start_us"],
+        "window_us": given["window_us"],
+        "records": counted.records,
+        "time_sum": counted.time_sum,
+        "in_doubt": in_doubt.records,
+        "in_doubt_time_sum": in_doubt.time_sum,
+    }
 
 
 def compared(
@@ -87,10 +102,9 @@ def test_a_run_whose_clock_was_ahead_for_a_while_is_dead_all_the_same(in_order: 
     assert run.left_open("t", start_us=0, end_us=WINDOW)
 
 
-def test_a_row_of_the_audit_topic_is_the_report() -> None:
-    full = report(in_doubt=FIVE, last=True)
-    assert from_row(as_row(full)) == full
-    assert from_row(as_row(full) | {"tier": "of a later release"}) is None
+def test_reports_of_a_tier_of_a_later_release_are_left_out() -> None:
+    known = report(in_doubt=FIVE, last=True)
+    assert known_reports([known, {**known, "tier": "of a later release"}]) == [known]
 
 
 def test_windows_are_put_together_for_a_coarser_comparison() -> None:
@@ -148,11 +162,11 @@ def test_a_producer_that_only_said_hello_leaves_a_gap() -> None:
     )
     result = compared([born], {}, now_us=2 * WINDOW)
     assert findings(result) == {0: Status.GAP}
-    opened = replace(born, topic="t")
+    opened: CounterReport = {**born, "topic": "t"}
     assert findings(compared([opened], {0: TEN}, now_us=2 * WINDOW)) == {0: Status.GAP}
-    of_another = replace(born, topic="u")
+    of_another: CounterReport = {**born, "topic": "u"}
     assert findings(compared([of_another], {}, now_us=2 * WINDOW)) == {}
-    ended = replace(born, last=True)
+    ended: CounterReport = {**born, "last": True}
     assert findings(compared([ended], {}, now_us=2 * WINDOW)) == {}
 
 
@@ -186,7 +200,7 @@ def test_who_waits_for_acknowledgements_lives_and_has_more_to_say() -> None:
     more = compared([waiting], {0: WindowTally(11, 1_040)}, now_us=now_us)
     assert (findings(more), more.dead) == ({0: Status.NOT_YET}, ())
     assert findings(compared([waiting], {0: TEN}, now_us=now_us)) == {0: Status.COMPLETE}
-    sooner = replace(waiting, complete_through_us=WINDOW - 1)
+    sooner: CounterReport = {**waiting, "complete_through": WINDOW - 1}
     assert findings(compared([sooner], {0: TEN}, now_us=now_us)) == {0: Status.NOT_YET}
     dead = compared([sooner], {0: TEN}, now_us=3 * WINDOW)
     assert findings(dead) == {0: Status.GAP, WINDOW: Status.GAP, 2 * WINDOW: Status.GAP}
