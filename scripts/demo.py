@@ -72,7 +72,7 @@ class Step:
 
 @dataclass
 class Demo:
-    """What the steps share."""
+    """State that the steps share."""
 
     directory: Path
     zookeeper: str
@@ -164,7 +164,7 @@ def start_spark(demo: Demo) -> SparkSession:
 
 
 def stop_spark(spark: SparkSession) -> None:
-    """Also its JVM: wait until that has removed its directories and its Python workers."""
+    """Stops Spark and its JVM; waits until that has removed its directories and Python workers."""
     spark.stop()
     gateway = SparkContext._gateway
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
@@ -352,7 +352,7 @@ def run_steps(demo: Demo, cluster: EmbeddedCluster) -> None:
 
 
 def prepare_environment() -> None:
-    """What Spark's processes take from the environment."""
+    """Sets what Spark's processes take from the environment."""
     ensure_java_home()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_CONF_DIR"] = str(ROOT / "conf" / "spark")

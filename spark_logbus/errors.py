@@ -30,7 +30,7 @@ class LogbusError(Exception):
         return str(self.args[0]) if self.args else type(self).__name__
 
     def again(self) -> Self:
-        """The same error, to be raised once more or kept for long.
+        """Returns an equal error, to be raised once more or kept for long.
 
         An error remembers all that was at hand wherever it was raised, each time anew: open files,
         buffers, records of who called. One that is kept to be raised by many would never let go of
@@ -299,7 +299,7 @@ class RequestTimeoutError(LogbusError):
 
 
 class ProtocolError(LogbusError):
-    """The other end sent bytes that are not the protocol."""
+    """Bytes from the other end that are not the protocol."""
 
     code = 42
     fault: ClassVar[Fault] = "network"
@@ -321,7 +321,7 @@ class ZooKeeperAddressError(CoordinationError):
 
 
 class WrongAddressError(ZooKeeperAddressError):
-    """Something else than ZooKeeper answers at the address: it stays wrong until it is changed."""
+    """Address at which something else than ZooKeeper answers; wrong until it is changed."""
 
     code = 66
     fault: ClassVar[Fault] = "caller"

@@ -54,7 +54,7 @@ class Event:
 def make_events(
     views: int, *, seed: int = 1, start: datetime = START, views_per_s: float = VIEWS_PER_S
 ) -> list[Event]:
-    """So many views with their clicks, late ones and repetitions, in order of arrival."""
+    """Returns ``views`` views with their clicks, late ones and repetitions, in order of arrival."""
     made = _events(views, random.Random(seed), start, views_per_s)
     return sorted(made, key=lambda event: (event.arrives, event.topic, event.value["view_id"]))
 
@@ -100,7 +100,7 @@ def _seconds(seconds: float) -> timedelta:
 
 
 def create_topics(cluster: Cluster, *, partitions: int) -> None:
-    """Those that are not there yet, with their schemas."""
+    """Creates the topics that are not there yet, with their schemas."""
     for topic, schema in TOPICS.items():
         text = (SCHEMAS / f"{schema}.avsc").read_text()
         Admin(cluster).create_topic(
@@ -109,8 +109,8 @@ def create_topics(cluster: Cluster, *, partitions: int) -> None:
 
 
 def publish(cluster: Cluster, events: list[Event]) -> None:
-    """All that is flushed when this returns. The visitor is the key, so that what one visitor does
-    stays in order."""
+    """Sends the events; all are flushed when this returns. The visitor is the key, so that what one
+    visitor does stays in order."""
     with Producer(cluster) as producer:
         for start in range(0, len(events), AT_ONCE):
             piece = events[start : start + AT_ONCE]

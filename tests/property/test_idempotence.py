@@ -72,7 +72,7 @@ class Log:
         return offsets
 
     def lose(self, count: int) -> None:
-        """What a power failure does to records that were acknowledged before they were flushed."""
+        """Loses records as a power failure does that were acknowledged before they were flushed."""
         del self.stored[max(0, len(self.stored) - count) :]
         self.producers = ProducerStateManager(TP)
         for one in self.stored:
@@ -230,7 +230,7 @@ def play(steps: list[Any], *, losses: bool) -> tuple[Client, Log]:
 
 
 def found(client: Client, log: Log) -> list[tuple[list[int], Acknowledgement]]:
-    """Of each record batch that was handed over: where it is in the log, and its fate."""
+    """Returns offsets in the log and fate of each record batch that was handed over."""
     return [
         ([one.offset for one in log.stored if payload in one.data], acknowledgement)
         for payload, acknowledgement in client.sent
@@ -296,7 +296,8 @@ def test_acknowledged_once_and_failed_at_most_once(steps: list[Any]) -> None:
 @settings(max_examples=examples(150))
 @given(st.lists(st.one_of(STEPS, st.tuples(st.just("lose"), st.integers(1, 4))), max_size=60))
 def test_a_log_that_lost_acknowledged_records_takes_none_twice(steps: list[Any]) -> None:
-    """With acks written a power failure may do that; the producer starts over behind the gap."""
+    """Loses records as a power failure may with acks ``written``; the producer starts over behind
+    the gap."""
     client, log = play(steps, losses=True)
     assert all(len(offsets) <= 1 for offsets, _ in found(client, log))
     assert in_order(client, log)

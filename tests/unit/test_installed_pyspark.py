@@ -171,7 +171,7 @@ print("spark_logbus" in sys.modules)
 
 
 def shown(tmp_path: Path, **environment: str) -> tuple[list[str], str]:
-    """What a Python with Spark's path and the path file imports, and what it says of errors."""
+    """Returns what a Python with Spark's path and the path file imports, and says of errors."""
     tmp_path.joinpath(PATH_FILE.name).write_text(PATH_FILE.read_text())
     base = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run(

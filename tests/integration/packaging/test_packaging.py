@@ -174,7 +174,7 @@ def test_an_installation_leaves_nothing_in_the_source_tree(tmp_path: Path, edita
 def run_reader(
     python: Path | str, logbus: Logbus, base: Path, *, driver: Path | str | None = None
 ) -> str:
-    """What a program prints that reads a topic of many megabytes, wholly and in part: the
+    """Returns what a program prints that reads a topic of many megabytes, wholly and in part: the
     program stands in one folder, and is started in another. ``driver`` is the program that Spark
     takes for the driver's Python."""
     topic = logbus.topic(partitions=1)
@@ -202,7 +202,7 @@ def test_a_program_in_another_folder_reads_a_topic(logbus: Logbus, tmp_path: Pat
 def test_a_topic_is_read_where_jupyter_is_the_drivers_python(
     logbus: Logbus, tmp_path: Path
 ) -> None:
-    """As the environment of a notebook has it, where ``pyspark`` is to start one."""
+    """Sets the driver's Python as a notebook's environment does, where ``pyspark`` starts one."""
     jupyter = Path(sys.executable).with_name("jupyter")
     told = run_reader(sys.executable, logbus, tmp_path, driver=jupyter)
     assert str(list(LETTERS)) in told
@@ -282,7 +282,7 @@ def test_an_installed_job_loads_a_topic(
 def test_the_installed_clickstream_names_the_installed_schemas(
     installed: Path, jobs: Path, logbus: Logbus, tmp_path: Path
 ) -> None:
-    """What an error tells to do can be done with what was installed."""
+    """Follows the remedy of an error with what was installed."""
     done = subprocess.run(
         [installed / "bin" / "python", jobs / "clickstream.py", "--zookeeper", logbus.zookeeper,
          "--checkpoint", tmp_path, "--parquet", tmp_path, "--views", "no-views"],

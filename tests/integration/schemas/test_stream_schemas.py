@@ -75,8 +75,8 @@ def without_zookeeper(servers: EmbeddedCluster) -> Iterator[None]:
 
 
 class Query:
-    """What Spark does with a source from one checkpoint, in its order. ``rows`` are all that were
-    read, as dicts with their offsets."""
+    """Query that does what Spark does with a source from one checkpoint, in its order. ``rows`` are
+    all that were read, as dicts with their offsets."""
 
     def __init__(self, servers: EmbeddedCluster, topic: str, **options: str) -> None:
         self.given = {
@@ -305,7 +305,8 @@ def test_records_of_a_schema_that_is_gone_are_told_dropped_kept_and_read_again(
 def test_a_topic_that_is_created_anew_is_read_under_its_own_schema(
     servers: EmbeddedCluster, cluster: Cluster
 ) -> None:
-    """Under a running query, and between two runs; the new one first has the columns, then not."""
+    """Creates it under a running query, and between two runs; the new one first has the columns,
+    then not."""
     topic = topic_of(cluster, "columns", "anew")
     publish(cluster, topic, flights(0, 3))
     query = Query(servers, topic, flatten="true", columns="number,offset", failOnDataLoss="false")
@@ -361,7 +362,7 @@ def test_a_pattern_that_meets_a_topic_with_other_columns_names_it(
 def test_a_query_goes_on_from_its_checkpoint_under_the_schema_that_has_its_columns(
     servers: EmbeddedCluster, cluster: Cluster, encoding: str
 ) -> None:
-    """What was registered since the DataFrame was made, or the last run, changes no column."""
+    """Registers schemas after the DataFrame was made, and after the last run: no column changes."""
     topic = topic_of(cluster, encoding, f"evolved-{encoding}")
     publish(cluster, topic, flights(0, 2))
     query = Query(servers, topic, flatten="true")

@@ -73,7 +73,7 @@ def _field(draw: st.DrawFn, names: _Names, depth: int, name: str) -> dict[str, A
 
 
 def unique_kinds(branches: list[Any]) -> list[Any]:
-    """Of unnamed types one each, as a union has to be."""
+    """Keeps one of each unnamed type, as a union has to."""
     by_kind: dict[str, Any] = {}
     for branch in branches:
         kind = branch if isinstance(branch, str) else branch.get("name", branch["type"])
@@ -120,7 +120,7 @@ def evolved(draw: st.DrawFn, schema: Any) -> Any:
 
 
 def _holders(schema: Any) -> Iterator[Any]:
-    """What holds types: fields, arrays, maps, unions."""
+    """Yields what holds types: fields, arrays, maps, unions."""
     if isinstance(schema, list):
         yield schema
         for branch in schema:

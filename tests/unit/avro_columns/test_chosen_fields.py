@@ -175,7 +175,7 @@ UNSEEN_FAULTS = ("not UTF-8", "out of the range", "symbols", "boolean")
 
 
 def both(datums: list[bytes]) -> tuple[Decoded, Decoded]:
-    """With one of the fields, the others being passed over several at a time; and with all."""
+    """Decodes one of the fields, passing over the others several at a time; and all of them."""
     column = pa.array(datums, pa.binary())
     return Decoder(PASSED, fields=["kept"]).decode(column), Decoder(PASSED).decode(column)
 

@@ -50,7 +50,8 @@ def decode(schema: Any, *datums: bytes | None, **options: Any) -> Decoded:
 
 
 def reason(schema: Any, one: bytes) -> str:
-    """Why ``one`` is no datum, beside sound neighbours, for few cursors and for many."""
+    """Returns the reason why ``one`` is no datum, beside sound neighbours, for few cursors and for
+    many."""
     sound = {"long": b"\2", "string": b"\2a"}.get(str(schema), b"")
     found = set()
     for copies in (1, 40):

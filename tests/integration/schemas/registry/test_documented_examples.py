@@ -68,7 +68,7 @@ class Example:
 
 
 def meanwhile(request: str, body: Any = None) -> Example:
-    """What no example shows, and the next one needs."""
+    """Makes a request that no example shows, and the next one needs."""
     return Example(request, lambda answer: True, body)
 
 
@@ -81,7 +81,7 @@ def refused(request: str, status: int, code: int, body: Any = None, **more: Any)
 
 
 def in_any_order(*items: Any) -> Callable[[Any], bool]:
-    """For lists of which the documentation promises no order."""
+    """Compares lists for which the documentation promises no order."""
     return lambda answer: sorted(answer, key=str) == sorted(items, key=str)
 
 

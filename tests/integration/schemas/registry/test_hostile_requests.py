@@ -25,7 +25,7 @@ def rest(chroot: str) -> Iterator[Rest]:
 
 
 def exchange(rest: Rest, sent: bytes) -> bytes:
-    """All that is answered to these bytes; raises where the connection is broken off."""
+    """Returns all that is answered to these bytes; raises where the connection is broken off."""
     with socket.create_connection(rest.address, timeout=DEADLINE_S) as sock:
         sock.sendall(sent)
         return b"".join(iter(lambda: sock.recv(1 << 16), b""))
@@ -163,7 +163,7 @@ def test_zookeeper_that_goes_in_the_middle_is_told_in_time_and_found_again(
         away = proxy.refuse
 
         def ask(worker: int) -> list[tuple[int, int | None]]:
-            """Until ZooKeeper's absence has been told twice."""
+            """Asks until ZooKeeper's absence has been told twice."""
             told: list[tuple[int, int | None]] = []
             while sum(status == 503 for status, _ in told) < 2:
                 if worker % 2:

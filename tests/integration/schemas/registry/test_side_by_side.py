@@ -113,7 +113,7 @@ class TestSideBySide:
             assert proxy.lost == 3
 
     def test_a_reference_made_while_its_target_is_deleted(self, chroot: str) -> None:
-        """One of the two comes first: never a reference to nothing."""
+        """Lets one of the two come first: never a reference to nothing."""
         with session(chroot) as opened:
             registry, admin = SchemaRegistry(opened), SchemaAdministration(opened)
             registry.register("item", record(name="I"))

@@ -22,7 +22,7 @@ CROWD = 100
 def test_every_client_is_answered(
     tmp_path: Path, slow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also beside as many that never finish their requests as there are places."""
+    """Asks beside as many clients that never finish their requests as there are places."""
     for patience in ("DEADLINE_S", "_LINGER_S"):  # with a busy machine
         monkeypatch.setattr(f"spark_logbus.http.connections.{patience}", 30.0)
     with (

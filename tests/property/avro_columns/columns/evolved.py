@@ -61,7 +61,7 @@ def evolved(draw: st.DrawFn, schema: Any, numbers: Iterator[int]) -> Any:
 
 
 def most_digits(decimal: Any) -> int:
-    """What columns hold, and a fixed's bytes."""
+    """Most digits that columns and a fixed's bytes hold."""
     size = decimal.get("size", 16)
     return min(38, int((8 * size - 1) * math.log10(2)))
 
@@ -111,7 +111,7 @@ def _takes_another(schema: Schema) -> bool:
 
 
 def read(datum: bytes, writer: Any, reader: Any) -> Any:
-    """None for a value that does not resolve."""
+    """Reads a datum with fastavro; None where it does not resolve."""
     try:
         return fastavro.schemaless_reader(io.BytesIO(datum), writer, reader)
     except (FastavroResolutionError, UnicodeDecodeError):

@@ -103,7 +103,7 @@ def records(draw: st.DrawFn, names: Iterator[str], depth: int) -> Any:
 
 @st.composite
 def roots(draw: st.DrawFn) -> Any:
-    """Any schema, but of null; records most often."""
+    """Draws any schema but that of null; records most often."""
     if draw(st.integers(0, 3)):
         return draw(schemas())
     found = types((f"N{number}" for number in itertools.count()), 2)
@@ -224,7 +224,7 @@ def for_avro(node: Node, value: Any) -> Any:
 
 
 def for_python(node: Node, value: Any) -> Any:
-    """What producers take."""
+    """Returns the value in the form that producers take."""
     if isinstance(node, Union):
         member = node.members[value.index]
         own = for_python(member, value.value)

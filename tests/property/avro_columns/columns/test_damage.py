@@ -49,7 +49,7 @@ def hides_an_end(reason: str) -> bool:
 
 
 def check(case: Case, datums: list[bytes]) -> None:
-    """Each of ``datums`` beside each other, so that what one does to another is found too."""
+    """Decodes all ``datums`` beside each other, so that what one does to another is found too."""
     decoded = Decoder(case.schema).decode(pa.array(datums, pa.binary()))
     decoded.values.validate(full=True)
     told = {one.row: one.reason for one in decoded.undecodable}

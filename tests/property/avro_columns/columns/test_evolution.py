@@ -45,7 +45,7 @@ def test_resolution_is_that_of_fastavro(case: Case, data: st.DataObject) -> None
 
 
 def check_chosen(case: Case, reader: Any, data: st.DataObject, whole: Decoded) -> None:
-    """Some of the reader's fields, of as many of the writer's, have the same values."""
+    """Checks that chosen fields of the reader's have the same values as beside all others."""
     names = [one["name"] for one in reader["fields"]]
     chosen = data.draw(st.lists(st.sampled_from(names))) if names else []
     resolver = Resolver(case.schema, reader, fields=chosen)
