@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_logbus.client.admin.groups import GroupDescription, GroupPosition
+    from spark_logbus.coordination.groups.owners import GroupOwner
     from spark_logbus.coordination.groups.rewinds import Rewind
-    from spark_logbus.coordination.groups.topic_owners import GroupOwner
     from spark_logbus.offsets.rewind import RewindPlan, Target
 
 app = typer.Typer(

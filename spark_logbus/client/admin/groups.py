@@ -13,8 +13,8 @@ from spark_logbus.client.admin.stored_groups import stored_groups
 from spark_logbus.clock import SystemClock
 from spark_logbus.coordination.groups.membership import Member
 from spark_logbus.coordination.groups.offsets import CommittedOffset
+from spark_logbus.coordination.groups.owners import GroupOwner
 from spark_logbus.coordination.groups.rewinds import Rewind
-from spark_logbus.coordination.groups.topic_owners import GroupOwner
 from spark_logbus.model import Latest, LostOffsets, TopicPartition, check_name
 from spark_logbus.offsets.descriptions import LogQueries
 from spark_logbus.offsets.rewind import RewindPlan, Target, apply, prepare, require_rows

@@ -13,8 +13,8 @@ from typing import Final
 
 from spark_logbus.coordination.groups.membership import GroupMembers, Member
 from spark_logbus.coordination.groups.offsets import CommittedOffset, GroupOffsets
+from spark_logbus.coordination.groups.owners import GroupOwner
 from spark_logbus.coordination.groups.rewinds import GroupRewinds, Rewind
-from spark_logbus.coordination.groups.topic_owners import GroupOwner
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.zookeeper import CorruptNodeError, Session, default_connect

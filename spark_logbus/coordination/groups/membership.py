@@ -26,8 +26,7 @@ from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.groups.assignment import Assignment, Assignor, assign
-from spark_logbus.coordination.groups.partition_owners import read_partition_owners
-from spark_logbus.coordination.groups.topic_owners import GroupOwner
+from spark_logbus.coordination.groups.owners import GroupOwner, OwnerNodes, group_owner
 from spark_logbus.coordination.payloads import AssignmentPayload, MemberPayload, decode, encode
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition, check_name
@@ -306,7 +305,8 @@ class GroupMembers:
 
     def readers(self, group: str) -> dict[TopicPartition, GroupOwner]:
         """The consumer that reads each partition, of those that are read."""
-        return read_partition_owners(self._nodes, group)
+        consumers = OwnerNodes(self._nodes, group).consumers()
+        return {each: group_owner(owner) for each, owner in consumers.items()}
 
 
 def read_members(

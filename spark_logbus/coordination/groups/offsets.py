@@ -3,7 +3,7 @@
 A commit reads the nodes it is about to write and writes on the condition that they are
 unchanged, all in one transaction with a check of the group's rewind epoch. So a commit
 never half-happens, never overwrites what it has not seen, and never slips past a rewind. A query
-adds a check of its ownership (see ``group_owners``), so that none slips past a successor either.
+adds a check of its ownership (see ``owners``), so that none slips past a successor either.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from types import MappingProxyType
 import msgspec
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.groups.partition_owners import read_partition_owners
-from spark_logbus.coordination.groups.topic_owners import (
-    GroupOwner,
-    Ownership,
-    read_owners,
-)
+from spark_logbus.coordination.groups.owners import GroupOwner, OwnerNodes, group_owner
+from spark_logbus.coordination.groups.topic_owners import Ownership
 from spark_logbus.coordination.payloads import OffsetPayload, RewindEpochPayload, decode, encode
 from spark_logbus.errors import GroupRewoundError, InvalidRequestError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
@@ -161,7 +157,8 @@ class GroupOffsets:
 
     def owners(self, group: str) -> dict[str, GroupOwner]:
         """The running queries that read for the group, by topic."""
-        return read_owners(self._nodes, group)
+        queries = OwnerNodes(self._nodes, group).queries()
+        return {topic: group_owner(owner) for topic, owner in queries.items()}
 
     def delete(self, group: str) -> None:
         """Forget the group: offsets, rewinds and all. Does nothing for an unknown group;
@@ -218,14 +215,15 @@ class GroupOffsets:
                 f"({', '.join(members[:_SHOWN])}{more}); stop them before {before}. One that was "
                 "killed counts until its ZooKeeper session expires."
             )
-        owners = read_owners(self._nodes, group, deadline=deadline)
-        for each, owner in read_partition_owners(self._nodes, group, deadline=deadline).items():
+        nodes = OwnerNodes(self._nodes, group)
+        owners = nodes.queries(deadline=deadline)
+        for each, owner in nodes.consumers(deadline=deadline).items():
             owners.setdefault(each.topic, owner)
         for topic, owner in sorted(owners.items()):
             if only is None or topic in only:
                 raise InvalidRequestError(
-                    f"The group {group!r} is in use for topic {topic} ({owner}); stop that "
-                    f"{'query' if owner.consumer is None else 'consumer'} before {before}. One "
+                    f"The group {group!r} is in use for topic {topic} ({group_owner(owner)}); "
+                    f"stop that {'consumer' if owner.consumer else 'query'} before {before}. One "
                     "that was killed counts until its ZooKeeper session expires."
                 )
 

@@ -1,7 +1,7 @@
 """Ownership of single partitions by the members of a consumer group.
 
 An owned partition is an ephemeral node, which goes with its owner's session, below the topic's
-fence (see ``group_owners``), whose content and version change with every claim. So a commit that
+fence (see ``owners``), whose content and version change with every claim. So a commit that
 checks the fence and has read the owners after it is of a partition that is owned still; a stale
 owner's is refused. A query or load that owns the whole topic, and members that own partitions of
 it, exclude each other by the same fence.
@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.groups.topic_owners import GroupOwner, group_owner, owner_payload
-from spark_logbus.coordination.payloads import OwnerPayload, encode
-from spark_logbus.coordination.process_identity import is_gone, this_process
+from spark_logbus.coordination.groups.owners import (
+    GroupOwner,
+    OwnerNodes,
+    group_owner,
+    new_owner,
+    owner_payload,
+)
+from spark_logbus.coordination.payloads import encode
+from spark_logbus.coordination.process_identity import is_gone
 from spark_logbus.errors import ClaimLostError, GroupHeldError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.ephemeral import acquiring
-from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, Watch, own_names
+from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, Watch
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Delete, Operation, SetData, in_parts
 
@@ -47,16 +52,8 @@ class PartitionOwnership:
         self._session = session
         self._nodes = Nodes(session)
         self._group = group
-        self._payload = OwnerPayload(
-            host=os.uname().nodename,
-            pid=os.getpid(),
-            application=None,
-            since_us=session.clock.now_us(),
-            session_timeout_ms=session.session_timeout_ms,
-            token=uuid.uuid4().hex,
-            process=this_process(),
-            consumer=member,
-        )
+        self._owners = OwnerNodes(self._nodes, group)
+        self._payload = new_owner(session, pid=os.getpid(), consumer=member)
         self._lock = threading.Lock()
         self._owned: frozenset[TopicPartition] = frozenset()
         self._session_id = 0  # in which they were claimed
@@ -128,30 +125,19 @@ class PartitionOwnership:
         watch: Watch,
         deadline: Deadline,
     ) -> tuple[dict[str, Node], dict[str, Node | None]]:
-        """The fences of the topics, and the owners' nodes of the partitions, read after them."""
-        fence_paths = [paths.owner_fence(self._group, topic) for topic in topics]
+        """Reads the fences of the topics, and the owners' nodes of the partitions after them."""
         self._nodes.sync(deadline=deadline)
-        for path, fence in self._nodes.get_many(fence_paths, deadline=deadline).items():
-            if fence is None:
-                self._nodes.ensure(path, deadline=deadline)
-        wholes = {paths.topic_owner(self._group, topic): topic for topic in topics}
+        fences = self._owners.fences(topics, make=True, deadline=deadline)
+        for topic, query in self._owners.queries(topics, deadline=deadline).items():
+            raise GroupHeldError(
+                f"Group {self._group!r} is held for topic {topic} by a query or load "
+                f"({group_owner(query)}), so no consumer can share its partitions. Stop that "
+                "one, or give this consumer another group."
+            )
         owners = [paths.owner(self._group, each) for each in partitions]
-        nodes = self._nodes.get_many([*fence_paths, *wholes], deadline=deadline)
-        for path, topic in wholes.items():
-            query = owner_payload(path, nodes.pop(path))
-            if query is not None:
-                raise GroupHeldError(
-                    f"Group {self._group!r} is held for topic {topic} by a query or load "
-                    f"({group_owner(query)}), so no consumer can share its partitions. Stop that "
-                    "one, or give this consumer another group."
-                )
-        fences: dict[str, Node] = {}
-        for path in fence_paths:
-            fence = nodes[path]
-            if fence is None:
-                raise ConflictError(f"The group {self._group!r} was deleted meanwhile.")
-            fences[path] = fence
-        return fences, self._nodes.get_many(owners, watch=watch, deadline=deadline)
+        return self._owners.present(fences), self._nodes.get_many(
+            owners, watch=watch, deadline=deadline
+        )
 
     def _acquiring(self, path: str, node: Node | None, session_id: int) -> list[Operation] | None:
         owner = owner_payload(path, node)
@@ -200,9 +186,8 @@ class PartitionOwnership:
     ) -> list[Operation]:
         """Operations that fail a transaction if anybody claims a partition of these topics before
         it is done; ClaimLostError if one of ``partitions`` is not owned."""
-        fences = sorted({paths.owner_fence(self._group, each.topic) for each in partitions})
         by_path = {paths.owner(self._group, each): each for each in sorted(partitions)}
-        nodes = self._nodes.get_many(fences, deadline=deadline)
+        fences = self._owners.fences(sorted({each.topic for each in partitions}), deadline=deadline)
         # After the fences: an owner that came in between has changed its fence.
         owners = self._nodes.get_many(by_path, deadline=deadline)
         session_id = self._session.session_id
@@ -216,31 +201,4 @@ class PartitionOwnership:
                     f"{now}. Nothing was committed. The next poll brings the partitions that it "
                     "owns."
                 )
-        checks: list[Operation] = []
-        for path in fences:
-            fence = nodes[path]
-            if fence is None:
-                raise ConflictError(f"The group {self._group!r} was deleted meanwhile.")
-            checks.append(Check(path, fence.version))
-        return checks
-
-
-def read_partition_owners(
-    nodes: Nodes, group: str, *, deadline: Deadline | None = None
-) -> dict[TopicPartition, GroupOwner]:
-    """The consumers that own partitions of the group's topics."""
-    deadline = deadline or nodes.session.deadline()
-    topics = own_names(nodes, paths.owners(group), "topic", deadline=deadline)
-    fences = {paths.owner_fence(group, topic): topic for topic in topics}
-    by_path = {
-        f"{fence}/{name}": TopicPartition(fences[fence], number)
-        for fence, names in nodes.children_many(fences, deadline=deadline).items()
-        for name in names or ()
-        if (number := paths.number_of(name)) is not None
-    }
-    found = {}
-    for path, node in nodes.get_many(by_path, deadline=deadline).items():
-        payload = owner_payload(path, node)
-        if payload is not None:
-            found[by_path[path]] = group_owner(payload)
-    return found
+        return self._owners.unchanged(fences)

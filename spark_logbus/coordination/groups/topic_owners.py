@@ -11,45 +11,29 @@ acquired the topic since, and goes on if none has.
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import uuid
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.payloads import OwnerPayload, decode, encode
-from spark_logbus.coordination.process_identity import is_gone, this_process
+from spark_logbus.coordination.groups.owners import (
+    OwnerNodes,
+    group_owner,
+    new_owner,
+    owner_payload,
+    running,
+)
+from spark_logbus.coordination.payloads import OwnerPayload, encode
+from spark_logbus.coordination.process_identity import is_gone
 from spark_logbus.errors import ClaimLostError, CoordinationError, GroupHeldError, LogbusError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.ephemeral import acquire_or_wait, acquiring, expiry_ms
-from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, Watch, own_names
+from spark_logbus.zookeeper.nodes import Node, Nodes, Watch
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Operation, SetData, in_parts
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOwner:
-    """The owner of a topic, or of a partition: a driver's process, and the application's name where
-    it is known; or that of a consumer, with its name in the group."""
-
-    host: str
-    pid: int
-    application: str | None
-    since_us: int
-    consumer: str | None = None
-
-    def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_us / 1_000_000, UTC)
-        name = f"application {self.application}, " if self.application else ""
-        if self.consumer is not None:
-            name = f"consumer {self.consumer}, "
-        return name + f"process {self.pid} on {self.host}, since {since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class Ownership(Protocol):
@@ -76,15 +60,8 @@ class GroupOwnership:
         self._session = session
         self._nodes = Nodes(session)
         self._group = group
-        self._payload = OwnerPayload(
-            host=os.uname().nodename,
-            pid=pid,
-            application=application,
-            since_us=session.clock.now_us(),
-            session_timeout_ms=session.session_timeout_ms,
-            token=uuid.uuid4().hex,
-            process=this_process(),
-        )
+        self._owners = OwnerNodes(self._nodes, group)
+        self._payload = new_owner(session, pid=pid, application=application)
         self._lock = threading.Lock()
         self._held: set[str] = set()
         self._session_id = 0  # that the nodes were last seen to be of
@@ -144,11 +121,14 @@ class GroupOwnership:
         session_id = self._session.session_id
 
         def attempt(deadline: Deadline) -> dict[str, OwnerPayload]:
-            nodes = self._read(topics, watch, deadline)
+            self._nodes.sync(deadline=deadline)
+            fences = self._owners.present(self._owners.fences(topics, make=True, deadline=deadline))
+            owner_paths = [paths.topic_owner(self._group, topic) for topic in topics]
+            nodes = self._nodes.get_many(owner_paths, watch=watch, deadline=deadline)
             operations: list[Operation] = []
-            owners = _sharing(self._nodes, self._group, topics, watch=watch, deadline=deadline)
-            for topic in topics:
-                current_owner = self._plan(topic, nodes, operations)
+            owners = running(self._owners.consumers(topics, watch=watch, deadline=deadline))
+            for topic, fence, node in zip(topics, fences.values(), nodes.values(), strict=True):
+                current_owner = self._plan(topic, fence, node, operations)
                 if current_owner is not None:
                     owners[topic] = current_owner
             if not owners:
@@ -162,27 +142,12 @@ class GroupOwnership:
             self._session_id = session_id
         return owners
 
-    def _read(self, topics: list[str], watch: Watch, deadline: Deadline) -> dict[str, Node | None]:
-        fences = [paths.owner_fence(self._group, topic) for topic in topics]
-        owners = [paths.topic_owner(self._group, topic) for topic in topics]
-        self._nodes.sync(deadline=deadline)
-        nodes = self._nodes.get_many(fences, deadline=deadline)
-        missing = [path for path in fences if nodes[path] is None]
-        for path in missing:
-            self._nodes.ensure(path, deadline=deadline)
-        if missing:
-            nodes = self._nodes.get_many(fences, deadline=deadline)
-        return nodes | self._nodes.get_many(owners, watch=watch, deadline=deadline)
-
     def _plan(
-        self, topic: str, nodes: dict[str, Node | None], operations: list[Operation]
+        self, topic: str, fence: Node, node: Node | None, operations: list[Operation]
     ) -> OwnerPayload | None:
         """Add the operations that acquire ``topic``, or return the owner that is in the way."""
         fence_path = paths.owner_fence(self._group, topic)
         owner_path = paths.topic_owner(self._group, topic)
-        fence, node = nodes[fence_path], nodes[owner_path]
-        if fence is None:
-            raise ConflictError(f"The group {self._group!r} was deleted meanwhile.")
         last = owner_payload(fence_path, fence)
         ours = last is not None and last.token == self._payload.token
         if last is not None and not ours and topic in self._held:
@@ -275,117 +240,46 @@ class NoOwnership:
     and commit as long as no query owns the topic. Thread-safe."""
 
     def __init__(self, session: Session, group: str) -> None:
-        self._nodes = Nodes(session)
+        self._session = session
         self._group = group
+        self._owners = OwnerNodes(Nodes(session), group)
 
     def require_no_owner(self, topics: Iterable[str]) -> None:
         """GroupHeldError, with the owner, if a query, or consumers that subscribed, read one of
         ``topics`` for the group."""
-        wanted, deadline = set(topics), self._nodes.session.deadline()
-        self._refuse_queries(wanted, deadline)
-        self._refuse_consumers(wanted, deadline)
+        self._refuse_owners(set(topics), self._session.deadline())
 
     def require_no_query(self, topics: Iterable[str]) -> None:
         """GroupHeldError, with the owner, if a query reads one of ``topics`` for the group."""
-        self._refuse_queries(set(topics), self._nodes.session.deadline())
+        self._refuse_queries(set(topics), self._session.deadline())
 
     def checks(
         self, partitions: Collection[TopicPartition], *, deadline: Deadline
     ) -> list[Operation]:
         """Operations that fail a transaction if a query or a consumer that subscribed acquires one
         of the topics before it is done; GroupHeldError if one has."""
-        wanted = {each.topic for each in partitions}
-        fences = [paths.owner_fence(self._group, topic) for topic in sorted(wanted)]
-        nodes = self._nodes.get_many(fences, deadline=deadline)
-        missing = [path for path in fences if nodes[path] is None]
-        for path in missing:  # what is not there cannot be checked
-            self._nodes.ensure(path, deadline=deadline)
-        if missing:
-            nodes = self._nodes.get_many(fences, deadline=deadline)
+        topics = {each.topic for each in partitions}
+        # What is not there cannot be checked, so the fences are made.
+        fences = self._owners.fences(sorted(topics), make=True, deadline=deadline)
         # After the fences: an owner that came in between has changed its fence.
-        self._refuse_queries(wanted, deadline)
-        self._refuse_consumers(wanted, deadline)
-        checks: list[Operation] = []
-        for path in fences:
-            node = nodes[path]
-            if node is None:
-                raise ConflictError(f"The group {self._group!r} was deleted meanwhile.")
-            checks.append(Check(path, node.version))
-        return checks
+        self._refuse_owners(topics, deadline)
+        return self._owners.unchanged(fences)
 
-    def _refuse_queries(self, topics: set[str], deadline: Deadline) -> None:
-        topic_of = {paths.topic_owner(self._group, topic): topic for topic in sorted(topics)}
-        for path, node in self._nodes.get_many(topic_of, deadline=deadline).items():
-            owner = owner_payload(path, node)
-            if owner is not None:
-                lasts_s = expiry_ms(owner.session_timeout_ms) / 1000
-                raise GroupHeldError(
-                    f"Group {self._group!r} is held for topic {topic_of[path]} by a query or load "
-                    f"({group_owner(owner)}); nothing was committed here. Stop that one, or read "
-                    "with a group of its own. If it was killed, its claim ends within "
-                    f"{lasts_s:.0f} s."
-                )
-
-    def _refuse_consumers(self, topics: set[str], deadline: Deadline) -> None:
-        for topic, member in _sharing(self._nodes, self._group, topics, deadline=deadline).items():
+    def _refuse_owners(self, topics: set[str], deadline: Deadline) -> None:
+        self._refuse_queries(topics, deadline)
+        for topic, member in running(self._owners.consumers(topics, deadline=deadline)).items():
             raise GroupHeldError(
                 f"Consumers that subscribed share topic {topic} in the group {self._group!r} "
                 f"({group_owner(member)} is one); nothing was committed here. Subscribe too "
                 "instead of assigning partitions, or use a group of its own."
             )
 
-
-def read_owners(
-    nodes: Nodes, group: str, *, deadline: Deadline | None = None
-) -> dict[str, GroupOwner]:
-    """The present owners of ``group``'s topics, by topic."""
-    deadline = deadline or nodes.session.deadline()
-    topics = own_names(nodes, paths.owners(group), "topic", deadline=deadline)
-    topic_of = {paths.topic_owner(group, topic): topic for topic in topics}
-    found = {}
-    for path, node in nodes.get_many(topic_of, deadline=deadline).items():
-        payload = owner_payload(path, node)
-        if payload is not None:
-            found[topic_of[path]] = group_owner(payload)
-    return found
-
-
-def _sharing(
-    nodes: Nodes,
-    group: str,
-    topics: Iterable[str],
-    *,
-    watch: Watch | None = None,
-    deadline: Deadline,
-) -> dict[str, OwnerPayload]:
-    """Of each topic of which consumers own partitions (see ``partition_owners``) one that does."""
-    fences = {paths.owner_fence(group, topic): topic for topic in topics}
-    listed = nodes.children_many(fences, watch=watch, deadline=deadline)
-    by_path = {
-        f"{fence}/{name}": fences[fence]
-        for fence, names in listed.items()
-        for name in names or ()
-        if paths.number_of(name) is not None
-    }
-    found = {}
-    for path, node in nodes.get_many(by_path, deadline=deadline).items():
-        payload = owner_payload(path, node)
-        if payload is not None and not is_gone(payload.process):
-            found[by_path[path]] = payload
-    return found
-
-
-def owner_payload(path: str, node: Node | None) -> OwnerPayload | None:
-    if node is None or not node.data:
-        return None
-    return decode(OwnerPayload, node.data, path=path)
-
-
-def group_owner(payload: OwnerPayload) -> GroupOwner:
-    return GroupOwner(
-        host=payload.host,
-        pid=payload.pid,
-        application=payload.application,
-        since_us=payload.since_us,
-        consumer=payload.consumer or None,
-    )
+    def _refuse_queries(self, topics: set[str], deadline: Deadline) -> None:
+        for topic, owner in self._owners.queries(topics, deadline=deadline).items():
+            lasts_s = expiry_ms(owner.session_timeout_ms) / 1000
+            raise GroupHeldError(
+                f"Group {self._group!r} is held for topic {topic} by a query or load "
+                f"({group_owner(owner)}); nothing was committed here. Stop that one, or read "
+                "with a group of its own. If it was killed, its claim ends within "
+                f"{lasts_s:.0f} s."
+            )

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.groups.offsets import GroupOffsets
-from spark_logbus.coordination.groups.topic_owners import GroupOwner
+from spark_logbus.coordination.groups.owners import GroupOwner
 from spark_logbus.zookeeper import Session
 from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import process_is_stopped, wait_until
