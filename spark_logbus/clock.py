@@ -14,7 +14,8 @@ class Clock(Protocol):
         ...
 
     def now_ns(self) -> int:
-        """The same in nanoseconds, for who asks so often that to divide takes long."""
+        """Returns the same in nanoseconds, for callers that ask so often that a division would
+        cost."""
         ...
 
     def monotonic(self) -> float:

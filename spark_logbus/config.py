@@ -46,7 +46,7 @@ def load_toml(path: Path, known: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def nearest(name: str, known: typing.Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The one of ``known`` that ``name`` was probably meant to be, in whatever case."""
+    """Returns the one of ``known`` that ``name`` was probably meant to be, in whatever case."""
     by_lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[close[0]] if close else None

@@ -142,7 +142,7 @@ class AtTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class LastRecords:
-    """So many records before the high watermark, as far back as the log goes."""
+    """Position so many records before the high watermark, as far back as the log goes."""
 
     count: int
 
@@ -179,7 +179,7 @@ NEVER_REWOUND: Final = RewindMark()
 
 
 class OnUndecodable(enum.Enum):
-    """What becomes of a record whose value is none of the reader's schema."""
+    """Fate of a record whose value is none of the reader's schema."""
 
     #: The read fails.
     FAIL = "fail"

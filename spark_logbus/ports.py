@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def random_ports() -> list[int]:
-    """A few of ``FREE_PORTS`` to try, so that servers on one machine seldom collide."""
+    """Picks a few of ``FREE_PORTS`` to try, so that servers on one machine seldom collide."""
     return random.sample(FREE_PORTS, TRIES)
 
 

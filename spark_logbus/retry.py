@@ -86,7 +86,7 @@ class RetryPolicy:
     pause: Callable[[float], None] = time.sleep
 
     def at_first_contact(self) -> RetryPolicy:
-        """For a cluster that has not answered once."""
+        """Returns the policy towards a cluster that has not answered once."""
         return replace(
             self, limit_s=min(self.limit_s, _FIRST_CONTACT_S), address_limit_s=_WRONG_ADDRESS_S
         )

@@ -45,7 +45,7 @@ def named_topics(selection: Selection) -> tuple[str, ...] | None:
 
 
 def matching_topics(selection: Selection, existing: Iterable[str]) -> list[str]:
-    """Of the ``existing`` topics the ones asked for, sorted."""
+    """Returns the ``existing`` topics that are asked for, sorted."""
     names = named_topics(selection)
     if names is not None:
         return sorted(set(names).intersection(existing))

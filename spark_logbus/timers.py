@@ -28,7 +28,7 @@ class DueHeap(Generic[T]):
 
     @property
     def first_due(self) -> float:
-        """When the next one is due; infinity if there is none."""
+        """Time at which the next one is due; infinity if there is none."""
         return self._heap[0][0] if self._heap else math.inf
 
     def add(self, due: float, thing: T) -> None:

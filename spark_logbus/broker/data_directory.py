@@ -60,7 +60,7 @@ def remembered_metrics_port(data_dir: Path) -> int | None:
 
 
 def remember_metrics_port(data_dir: Path, port: int) -> None:
-    """As ``remember_port``."""
+    """Keeps the metrics port for the next start, as ``remember_port`` does."""
     _remember(data_dir / _METRICS_PORT_FILE, port)
 
 

@@ -30,7 +30,7 @@ class PartitionShare:
 
 
 def shares_of(decision: DecidedWrite, writer: str = "") -> Iterator[PartitionShare]:
-    """What of a decided write is not known to be published, partition by partition. Raises
+    """Yields the shares of a decided write that are not known to be published. Raises
     InvalidRequestError."""
     attempts = StageIds.of(decision.write, decision.attempts)
     for topic, part in decision.topics.items():
@@ -85,6 +85,6 @@ class DecidedWrites:
 
 
 def _size_bytes(decision: DecidedWrite) -> int:
-    """About how much memory a decision takes."""
+    """Estimates the memory that a decision takes."""
     partitions = sum(len(part.records) for part in decision.topics.values())
     return _BYTES_OF_A_WRITE + len(decision.attempts) + _BYTES_OF_A_PARTITION * partitions

@@ -97,14 +97,15 @@ class MetadataCache:
         return self._topics
 
     def look_up(self, names: Sequence[str]) -> dict[str, TopicRecord]:
-        """Those of ``names`` that exist, from ZooKeeper: may take as long as that does.
+        """Asks ZooKeeper for the topics of ``names``, which may take as long as that does.
 
         Raises CoordinationError.
         """
         return self._topic_registry.some(names)
 
     def look_up_brokers(self) -> list[BrokerAddress]:
-        """Those that are registered, by id; as ``look_up``."""
+        """Asks ZooKeeper for the registered brokers, in the order of their ids. Raises
+        CoordinationError."""
         return self._broker_registry.live()
 
     def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:

@@ -199,7 +199,7 @@ class Publisher:
     def _for_each(
         self, shares: Sequence[PartitionShare], append: Callable[[PartitionShare], None]
     ) -> list[LogbusError | None]:
-        """Several at a time if they are large: one thread's copying fills no disk."""
+        """Publishes several at a time if they are large: one thread's copying fills no disk."""
         staged_bytes = 0
         for each in shares:
             led = self._replica_manager.find(each.topic_partition)

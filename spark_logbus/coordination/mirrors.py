@@ -48,8 +48,9 @@ class Point(NamedTuple):
 
 
 class Audited(NamedTuple):
-    """All that was copied in the round of this ``number`` or later is counted for the audit; of
-    records with a time of ``time_us`` or later that is all."""
+    """Round and time from which on a mirror counts for the audit. What was copied in the round of
+    this ``number`` or later is counted; for records with a time of ``time_us`` or later that is
+    all."""
 
     number: int
     time_us: int
@@ -81,7 +82,7 @@ class PlannedRound:
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """What ZooKeeper holds of a mirror; ``source`` is None before its first round."""
+    """State of a mirror in ZooKeeper; ``source`` is None before its first round."""
 
     source: str | None
     round: PlannedRound

@@ -141,12 +141,12 @@ def owners(group_name: str) -> str:
 
 
 def owner_fence(group_name: str, topic_name: str) -> str:
-    """Of a topic: its version changes with every owner. The owners' nodes are below it."""
+    """Fence of a topic: its version changes with every owner. The owners' nodes are below it."""
     return f"{owners(group_name)}/{check_name('topic', topic_name)}"
 
 
 def topic_owner(group_name: str, topic_name: str) -> str:
-    """Of all partitions of a topic; a single one's is ``owner``."""
+    """Owner of all partitions of a topic; the owner of a single one is at ``owner``."""
     return f"{owner_fence(group_name, topic_name)}/all"
 
 

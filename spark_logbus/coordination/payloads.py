@@ -68,7 +68,8 @@ class PlannedTopicPayload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of a mirror: its last round, and what that copies as long as it is not known to be over."""
+    """Node of a mirror: its last round, and what that copies as long as it is not known to be
+    over."""
 
     source: str
     round: NonNegative = 0
@@ -78,7 +79,7 @@ class MirrorPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MirroredTopicPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of a topic of a mirror, by its name in the source; see ``coordination.mirrors``."""
+    """Node of a topic of a mirror, by its name in the source; see ``coordination.mirrors``."""
 
     id: str
     target: str
@@ -99,7 +100,7 @@ class OwnerPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class MemberPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of a consumer that has subscribed: to ``topics``, or to all whose name matches."""
+    """Node of a consumer that has subscribed: to ``topics``, or to all whose name matches."""
 
     topics: list[str] = []
     pattern: str | None = None
@@ -142,7 +143,7 @@ class RememberedVersionPayload(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WriterPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of an atomic writer, see ``coordination.writes.decisions``."""
+    """Node of an atomic writer, see ``coordination.writes.decisions``."""
 
     last: DecisionPayload | None = None
     run: str = ""
@@ -162,7 +163,7 @@ class PromisePayload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RewindEpochPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of ``rewinds`` itself. Its version changes with every rewind, which fences commits."""
+    """Node of a group's rewinds. Its version changes with every rewind, which fences commits."""
 
     rewind_epoch: NonNegative = 0
     token: str = ""  # of the last rewind; empty: of a release that gave none
@@ -201,8 +202,9 @@ class SchemaReferencePayload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchemaPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of a schema id: what it stands for. Changed once, when the schema is deleted permanently:
-    then ``deleted`` is its content's digest, and the id is given to nothing else."""
+    """Node of a schema id: the schema that it stands for. It changes once, when the schema is
+    deleted permanently: then ``deleted`` is its content's digest, and the id is given to nothing
+    else."""
 
     schema: str = ""
     references: list[SchemaReferencePayload] = []
@@ -210,13 +212,14 @@ class SchemaPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class LastIdPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all schema ids: the highest that was given. It never falls."""
+    """Node of all schema ids: the highest that was given. It never falls."""
 
     last_id: NonNegative
 
 
 class ContentPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a schema's content: the ids that it has, more than one only where ids were imported."""
+    """Node of a schema's content: the ids that it has, more than one only where ids were
+    imported."""
 
     ids: Annotated[list[NonNegative], msgspec.Meta(min_length=1)]
 
@@ -235,7 +238,7 @@ class SubjectPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class SchemaSettingsPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of all subjects that have none of their own."""
+    """Settings of all subjects that have none of their own."""
 
     compatibility: str | None = None
     mode: str | None = None

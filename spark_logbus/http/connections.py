@@ -117,7 +117,8 @@ class Connections:
         self._changed.notify_all()
 
     def refusal(self, sock: socket.socket) -> HttpError | None:
-        """What to tell a client whose request has ended before its end; None if it broke off."""
+        """Returns the answer to a client whose request stopped before its end; None if it broke
+        off."""
         with self._changed:
             return self._places[sock].refusal
 

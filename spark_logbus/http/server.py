@@ -233,8 +233,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self._drop_the_rest()
 
     def _drop_the_rest(self) -> None:
-        """Until the client closes, or its time is over: to close while it sends the rest of its
-        request, or another one, would take the response from it."""
+        """Waits until the client closes, or its time is over: to close while it sends the rest of
+        its request, or another one, would take the response from it."""
         self.server.connections.end_response(self.request)
         self.connection.shutdown(socket.SHUT_WR)
         while self.connection.recv(1 << 16):

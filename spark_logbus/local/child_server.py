@@ -60,7 +60,7 @@ class ChildServer(ABC):
 
     @property
     def address(self) -> str:
-        """What the server wrote when it was ready; EmbeddedServerError before."""
+        """Text that the server wrote when it was ready. Raises EmbeddedServerError before."""
         try:
             return self._ready_file.read_text("utf-8").strip()
         except FileNotFoundError as error:

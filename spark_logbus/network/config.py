@@ -118,5 +118,5 @@ class NetworkConfig:
 
     @property
     def largest_request_bytes(self) -> int:
-        """The most that one request takes, for its frame and its decoded header."""
+        """Memory that one request takes at most, for its frame and its decoded header."""
         return self.max_frame_bytes + DECODED * self.max_header_bytes

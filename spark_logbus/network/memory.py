@@ -77,7 +77,7 @@ class MemoryPool:
         return Reservation(self, of, granted)
 
     def grow(self, reservation: Reservation, size: int) -> bool:
-        """For ``Reservation`` only."""
+        """Internal: called by ``Reservation``."""
         with self._lock:
             peer = reservation.peer
             reservation.wanted = size
@@ -202,13 +202,13 @@ class UsedMemory:
         return Charge(self, size)
 
     def add(self, size: int) -> None:
-        """For ``Charge`` and ``charge`` only."""
+        """Internal: called by ``Charge`` and ``charge``."""
         with self._lock:
             self._used += size
 
 
 class Charge:
-    """Some of what a tally counts. Not thread-safe."""
+    """Part of the memory that a ``UsedMemory`` counts. Not thread-safe."""
 
     __slots__ = ("_size", "_tally")
 

@@ -30,7 +30,8 @@ class ConnectString:
 
     @classmethod
     def parse(cls, connect: str) -> ConnectString:
-        """Without a chroot, ``/logbus`` is meant; a lone ``/`` names ZooKeeper's root."""
+        """Parses a connect string. Without a chroot it means ``/logbus``; a lone ``/`` names
+        ZooKeeper's root."""
         if not isinstance(connect, str):
             raise ConfigError(
                 f"The ZooKeeper connect string is {connect!r}, which is no text; {_EXAMPLE}."

@@ -145,7 +145,8 @@ class EphemeralNode:
         self._on_taken: Callable[[Node], None]
 
     def try_acquire(self, watch: Watch | None = None) -> Node | None:
-        """None when the node is ours; else the node of another owner, watched."""
+        """Tries to own the node. Returns None when it is ours; else the node of another owner,
+        watched."""
 
         def attempt(deadline: Deadline) -> Node | None:
             node = self._nodes.get(self._path, watch=watch, deadline=deadline)

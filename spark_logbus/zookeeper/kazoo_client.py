@@ -16,8 +16,8 @@ _FIRST_PATIENCE: Final = 0.25  # of the session timeout, with a server that does
 
 
 def new_client(servers: str, *, session_timeout_ms: int, granted: Callable[[int], None]) -> Any:
-    """Not started yet. It reconnects for ever and leaves the chroot to us: kazoo's warns of a
-    missing one instead of creating it.
+    """Makes a client, to be started. It reconnects for ever and leaves the chroot to us: kazoo
+    warns of a missing one instead of creating it.
 
     ``granted`` is called with the session timeout in ms that a server grants, before its connection
     is reported.

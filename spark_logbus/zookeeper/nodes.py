@@ -111,14 +111,15 @@ class Nodes:
         watch: Watch | None = None,
         deadline: Deadline | None = None,
     ) -> dict[str, Node | None]:
-        """All of them in a few round trips. One that may not be read is among them all the same."""
+        """Reads nodes in a few round trips. One that may not be read is among them all the same."""
         found = self._read_many(paths, lambda client, path: client.get_async(path, watch), deadline)
         return {path: _node(path, reply) for path, reply in found.items()}
 
     def exists(
         self, path: str, *, watch: Watch | None = None, deadline: Deadline | None = None
     ) -> bool:
-        """Unlike ``get`` it also sets the watch on a node that is not there yet."""
+        """Tells whether there is such a node. Unlike ``get`` it also watches one that is not there
+        yet."""
         reply = self.session.call(
             f"read {path}",
             lambda client: client.exists_async(self._absolute(path), watch),
@@ -200,8 +201,8 @@ class Nodes:
     def transact(
         self, description: str, operations: Sequence[Operation], *, deadline: Deadline
     ) -> None:
-        """All of the operations or none. ConflictError when the tree is not as expected,
-        ReplyLostError when nobody knows; ``repeat`` handles both."""
+        """Performs all of the operations or none. Raises ConflictError when the nodes are not as
+        expected, ReplyLostError when nobody knows; ``repeat`` handles both."""
         size = size_of(operations)
         if size > MAX_TRANSACTION_BYTES:
             raise InvalidRequestError(
@@ -291,8 +292,8 @@ def _submit_all(read: Callable[[Any, str], Any], absolute: list[str], client: An
 
 
 class _Gathered:
-    """Several of kazoo's async results as one; a missing node reads as None, and one that may not
-    be read as its error, which is not that of the others."""
+    """Joins several of kazoo's async results; a missing node reads as None, and one that may not be
+    read as its error, which is not that of the others."""
 
     def __init__(self, results: list[Any]) -> None:
         self._results = results

@@ -347,7 +347,8 @@ class Session:
         self._reporter.add(f)
 
     def add_reconnect_hook(self, f: Callable[[bool], None]) -> None:
-        """For views of this package: ``f(lost)`` on kazoo's thread at every CONNECTED."""
+        """Has ``f(lost)`` called on kazoo's thread at every CONNECTED; for views of this
+        package."""
         with self._changed:
             self._reconnect_hooks.append(f)
 
@@ -474,8 +475,8 @@ class Session:
 
 
 def _answered(result: Any, timeout_s: float) -> Any:
-    """What kazoo's async result brings. It keeps the error that it raises, which would keep the
-    frames of all who wait for it, and what they work with."""
+    """Returns what kazoo's async result brings. A result keeps the error that it raises, which
+    would keep the frames of all who wait for it, and what they work with."""
     try:
         return result.get(timeout=timeout_s)
     except (KazooException, KazooTimeoutError) as failure:
@@ -485,7 +486,7 @@ def _answered(result: Any, timeout_s: float) -> Any:
 
 
 def _ignore(_: SessionState, __: int) -> None:
-    """In the place of a hook that was not set."""
+    """Stands in the place of a hook that was not set."""
 
 
 def _differs(diagnosis: Diagnosis, finding: ServerFault | None) -> bool:

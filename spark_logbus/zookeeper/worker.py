@@ -35,7 +35,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, job: Job, *, delay_ms: int = 0) -> None:
-        """Never blocks; does nothing once the worker is stopped."""
+        """Hands a job over without blocking; does nothing once the worker is stopped."""
         with self._wake:
             if self._stopped:
                 return

@@ -46,7 +46,7 @@ DAMAGED: Record = 0  # no record has this name: publishers count from 1
 
 
 def value_of(record: Record) -> bytes:
-    """What the record holds, told by its name alone."""
+    """Content of a record, told by its name alone."""
     return b"%d:" % record + bytes(_PADDING[record % len(_PADDING)])
 
 
@@ -201,7 +201,7 @@ def end_of_damage(error: CorruptRecordBatchError) -> tuple[int, int]:
 
 
 class Truth:
-    """What the log holds, read back after each crash. Not thread-safe."""
+    """Content of the log, read back after each crash. Not thread-safe."""
 
     def __init__(self) -> None:
         self._records = [array("q") for _ in range(PARTITIONS)]
@@ -221,7 +221,7 @@ class Truth:
             records.extend(read(cluster, partition, len(records), end))
 
     def check_again(self, cluster: Cluster) -> None:
-        """What is still in the log is what was there before."""
+        """Makes sure that what is still in the log is what was there before."""
         for partition, known in enumerate(self._records):
             while True:
                 topic_partition = TopicPartition(TOPIC, partition)

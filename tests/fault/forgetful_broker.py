@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class ForgetfulBroker(BrokerProcess):
-    """Such a broker in a child process. Use from one thread at a time."""
+    """Runs such a broker in a child process. Use from one thread at a time."""
 
     def __init__(self, directory: Path, *, zookeeper: str, settings: dict[str, dict[str, int]]):
         super().__init__(1, directory, zookeeper=zookeeper, settings=settings)

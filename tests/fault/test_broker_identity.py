@@ -34,7 +34,7 @@ def queue(wires: list[Wire], *, acks: str = "flushed") -> None:
 
 
 def outcomes(wire: Wire) -> list[int | LogbusError]:
-    """Of what was queued: the base offset, or the error."""
+    """Returns the outcome of what was queued: the base offset, or the error."""
     found: list[int | LogbusError] = []
     last = wire._correlation
     for correlation in range(last - QUEUED + 1, last + 1):

@@ -113,7 +113,8 @@ def test_half_a_frame_stalls_out(tmp_path: Path, chroot: str) -> None:
 
 @pytest.mark.long
 def test_a_request_that_drips_in_ends_its_connection(tmp_path: Path, chroot: str) -> None:
-    """It sends often enough not to stall, and would hold its share of the memory for ever."""
+    """The client sends often enough not to stall, and would hold its share of the memory for
+    ever."""
     with (
         serving(tmp_path, chroot, stall_timeout_ms=5_000, frame_timeout_ms=2_000) as broker,
         connect(broker) as slow,
@@ -218,7 +219,7 @@ def idle_process(address: BrokerAddress, count: int) -> Iterator[int]:
 
 
 def is_served(cluster: Cluster, address: BrokerAddress) -> bool:
-    """Whether a new connection gets an append through; and whether it is a local one."""
+    """Tells whether a new connection gets an append through, and whether it is a local one."""
     deadline = cluster.deadline_ms(20_000)
     connection = dial(address, cluster.config, deadline)
     try:
@@ -324,7 +325,7 @@ def test_connections_leave_descriptors_to_the_logs(tmp_path: Path, chroot: str) 
 
 @pytest.mark.long
 def test_a_limit_of_descriptors_that_is_reached_all_the_same(tmp_path: Path, chroot: str) -> None:
-    """Whoever is inside lives on, and others get in when some have left."""
+    """Connections that are open live on, and others get in when some have left."""
     with broker_process(tmp_path, chroot) as broker, contextlib.ExitStack() as stack:
         inside = [stack.enter_context(connect(broker))]
         create_topic(inside[0], "t")

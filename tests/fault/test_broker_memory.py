@@ -34,7 +34,7 @@ PARTITIONS = 4
 
 
 def mixed_batches() -> list[memoryview]:
-    """From single records to the largest that producers send by themselves."""
+    """Requests range from single records to the largest that producers send by themselves."""
     return [record_batch(payload=bytes(size)) for size in (100, 10_000, 300_000, MIB, 4 * MIB)]
 
 
@@ -239,7 +239,7 @@ CUT_OFF = "which is less than 8192 bytes a second"
 
 
 def appended_while(drippers: Drippers, wire: Wire) -> None:
-    """They come from the same address."""
+    """Both come from the same address."""
     data = record_batch(payload=bytes(200_000))
     before = drippers.connected
     for _ in range(5):

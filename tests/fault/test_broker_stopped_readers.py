@@ -93,7 +93,7 @@ def test_a_stopped_process_is_let_go_of_in_bounded_time(tmp_path: Path, chroot: 
 def test_a_vanished_machine_is_noticed_in_bounded_time(
     tmp_path: Path,
 ) -> None:
-    """In a network of its own, whose link goes down under the connections."""
+    """The broker has a network of its own, whose link goes down under the connections."""
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-rn", "true"], check=False).returncode:
         pytest.skip("no network namespaces here")

@@ -22,7 +22,7 @@ from tests.servers.broker import connect, create_topic, is_led
 
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
-    """It has an address, and does not run."""
+    """Address of a ZooKeeper that does not run."""
     server = EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=64)
     with server:
         pass
@@ -32,7 +32,7 @@ def zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
 
 @pytest.fixture
 def broker(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> Iterator[BrokerProcess]:
-    """It is on its way."""
+    """Broker that is on its way."""
     launched = BrokerProcess(
         1, tmp_path / "broker", zookeeper=f"{zookeeper.address}/logbus", settings={}
     )

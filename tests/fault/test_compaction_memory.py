@@ -39,7 +39,7 @@ CONFIG = LogConfig(
 
 @pytest.fixture(scope="module")
 def bomb() -> memoryview:
-    """A few kilobytes that become 150 MiB: newer values of the keys 0 to 49."""
+    """Makes a few kilobytes that become 150 MiB: newer values of the keys 0 to 49."""
     value = bytes(BOMB_MIB * MIB // BOMB_RECORDS)
     records = (Keyed(b"%d" % n, value) for n in range(BOMB_RECORDS))
     data = keyed_batch(*records, compression=Compression.ZSTD)
@@ -65,7 +65,8 @@ def filled(path: Path, bomb: memoryview) -> Broker:
 def compact_in_child(
     log: PartitionLog, directory: Path, *, data_mib: int
 ) -> tuple[Finished, list[Compacted]]:
-    """What the broker does, with a process that may not have more memory of its own than that."""
+    """Compacts as the broker does, in a process that may not have more memory of its own than
+    that."""
     plan = log.compaction.plan(NOW_US)
     assert plan is not None
     job_file = directory / "compaction.job"

@@ -99,7 +99,7 @@ def test_a_topic_with_a_harmed_node_keeps_its_records(
 def test_a_harmed_node_that_is_removed_by_hand_costs_no_records(
     tmp_path: Path, chroot: str
 ) -> None:
-    """As the broker's log advises where the node cannot be repaired."""
+    """Removes the node, as the broker's log advises where it cannot be repaired."""
     with broker_process(tmp_path, chroot) as broker, connect(broker) as wire:
         create_topic(wire, "harmed")
         wire.append("harmed", 0, DATA)
@@ -113,7 +113,7 @@ def test_a_harmed_node_that_is_removed_by_hand_costs_no_records(
 
 
 def test_a_topic_s_node_that_was_put_back_alone_is_completed(tmp_path: Path, chroot: str) -> None:
-    """As after a repair by hand: the node is there, and none of those below it."""
+    """Repairs as by hand: the node is there, and none of those below it."""
     with broker_process(tmp_path, chroot) as broker, connect(broker) as wire:
         create_topic(wire, "a")
         known = json.loads(read(chroot, "/brokers/topics/a"))

@@ -19,7 +19,8 @@ ROOM = 300_000  # bytes that a file of the broker may have: more is refused as b
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits another process's files")
 def test_what_a_full_disk_refuses_fails_with_the_disks_error(tmp_path: Path) -> None:
-    """Also of producers that have never got anything through, and of all that was queued."""
+    """This holds for producers that have never got anything through, and for all that was
+    queued."""
     config = ProducerConfig(batch_bytes=20_000, linger_ms=1)
     with (
         EmbeddedCluster(tmp_path) as brokers,

@@ -37,7 +37,7 @@ def offsets_of(wire: Wire, topic: str) -> list[int]:
 
 
 def check_told(port: int, chroot: str) -> None:
-    """That appends are refused, and why, shows wherever somebody looks."""
+    """Metrics, health and log tell that appends are refused, and why."""
     code, told = health(port)
     assert (code, told["status"]) == (503, "unhealthy")
     assert f"Appends to t-0 are refused: {NO_SPACE}" in told["reasons"][0]

@@ -22,8 +22,8 @@ CONFIG = ClientConfig(local_sockets=False, retry_backoff_ms=1, retry_backoff_max
 
 
 class Losses:
-    """Once ``losing``, drops two answers in five, and the connection with them. While ``held``,
-    answers wait, and then get lost likewise.
+    """Drops two answers in five, and the connection with them, once it is ``losing``. While
+    ``held``, answers wait, and then get lost likewise.
 
     What they were about has been carried out: the broker has answered.
     """
@@ -93,7 +93,7 @@ def test_a_repeated_append_makes_no_second_copy(lossy: tuple[Cluster, Losses]) -
 
 
 def test_without_numbers_there_are_second_copies(lossy: tuple[Cluster, Losses]) -> None:
-    """That the answers get lost as the test above needs it."""
+    """Makes sure that answers get lost as the test above needs it."""
     cluster, losses = lossy
     config = ProducerConfig(linger_ms=0, batch_bytes=100, idempotent=False)
     publish(cluster, losses, config)
@@ -103,7 +103,7 @@ def test_without_numbers_there_are_second_copies(lossy: tuple[Cluster, Losses]) 
 def test_several_requests_are_under_way_and_keep_their_order(
     lossy: tuple[Cluster, Losses], tmp_path: Path
 ) -> None:
-    """What a broker far away has taken shows in its log, before any of its answers arrives."""
+    """The log of a broker far away shows what it has taken before any of its answers arrives."""
     cluster, losses = lossy
     values = [b"%04d" % number * 1_000 for number in range(20)]
 

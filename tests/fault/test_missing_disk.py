@@ -62,7 +62,8 @@ def is_read(wire: Wire, partition: int) -> bool:
 
 
 def check_refused(broker: BrokerProcess, *partitions: int) -> None:
-    """They are refused by every way in, and that is told; all others are served whole."""
+    """Partitions without logs are refused by every way in, and that is told; all others are served
+    whole."""
     with connect(broker) as wire:
         for partition in range(PARTITIONS):
             if partition in partitions:

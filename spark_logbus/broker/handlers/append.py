@@ -151,7 +151,7 @@ class AppendHandler:
         return parts, to_look_up
 
     def _unknown(self, led: LeaderPartition, data: memoryview, most: int) -> list[SchemaUse]:
-        """Of the schema ids in ``data``, those that have to be looked up. Raises
+        """Returns the schema ids in ``data`` that have to be looked up. Raises
         UnknownSchemaIdError, CoordinationError and LimitExceededError."""
         subject = led.log.config.schemas.value_subject
         if subject is None:

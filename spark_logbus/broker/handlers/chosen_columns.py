@@ -33,8 +33,8 @@ _MOST_RECORD_BATCHES: Final = 2_000
 
 
 def chosen_slices(whole: LogSlice, choice: ColumnChoice, *, max_bytes: int) -> list[LogSlice]:
-    """What a fetch gets of ``whole``, from its beginning on: at most ``max_bytes``, or what is
-    chosen of the first record batch if that is more. Raises OSError."""
+    """Cuts out what a fetch gets of ``whole``, from its beginning on: at most ``max_bytes``, or
+    what is chosen of the first record batch if that is more. Raises OSError."""
     slices: list[LogSlice] = []
     length = 0
     for pieces in islice(_pieces(whole, choice), _MOST_RECORD_BATCHES):

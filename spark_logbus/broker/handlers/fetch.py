@@ -211,7 +211,7 @@ class FetchHandler:
 def _slices(
     log: PartitionLog, wanted: FetchPartition, *, max_bytes: int
 ) -> tuple[Sequence[LogSlice], bool]:
-    """What there is for one partition, and whether a larger ``max_bytes`` would have brought more.
+    """Reads one partition; tells, too, whether a larger ``max_bytes`` would have brought more.
 
     Raises LogbusError.
     """

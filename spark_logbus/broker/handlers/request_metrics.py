@@ -50,12 +50,13 @@ class RequestMetrics:
         self._counter(self._bytes_out, topic).add(size_bytes)
 
     def errors(self) -> dict[tuple[str, str], int]:
-        """By API and kind of error."""
+        """Counts of errors by API and kind of error."""
         with self._lock:
             return {key: counter.value for key, counter in self._errors.items()}
 
     def bytes_out(self, topics: Collection[str]) -> dict[str, int]:
-        """Of those topics; what was counted for others is forgotten: they are no longer here."""
+        """Returns the counts of those topics, and forgets those of others, which are no longer
+        here."""
         with self._lock:
             for topic in [topic for topic in self._bytes_out if topic not in topics]:
                 del self._bytes_out[topic]

@@ -131,7 +131,8 @@ class TopicHandler:
         return enlarge(now, partitions=wanted, brokers=live, others=others)
 
     def _live_brokers(self) -> list[int]:
-        """Those that a topic may be on: also one that has just started, and none that has gone."""
+        """Asks for the brokers that a topic may be on: also one that has just started, and none
+        that has gone."""
         live = [broker.broker_id for broker in self._metadata_cache.look_up_brokers()]
         if not live:
             raise BrokerUnavailableError(

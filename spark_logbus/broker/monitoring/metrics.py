@@ -43,7 +43,8 @@ class BrokerCollector(Collector):
             yield _family(metric, self._sources)
 
     def describe(self) -> list[Family]:
-        """For the registry, which would read all of it instead, and the broker is not started."""
+        """Names no metrics: asked for them, the registry would read all, and the broker is not
+        started."""
         return []
 
 
@@ -103,7 +104,7 @@ class Pages:
         return self._json(answer, status=200 if report.healthy else 503)
 
     def livez(self, request: Request) -> Response:
-        """That it is answered is the answer."""
+        """Answers, which is all that is asked for."""
         return self._json({"status": "alive"})
 
     def _json(self, fields: Mapping[str, object], *, status: int = 200) -> Response:

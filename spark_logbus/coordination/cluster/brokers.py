@@ -109,7 +109,7 @@ class BrokerRegistry:
         return _addresses(self._registered())
 
     def registrations(self) -> list[BrokerRegistration]:
-        """What the registered brokers say of themselves, by id."""
+        """Returns what the registered brokers say of themselves, in the order of their ids."""
         return [
             BrokerRegistration(_address(broker_id, payload), payload.version, payload.started_us)
             for broker_id, payload in sorted(

@@ -108,8 +108,8 @@ class Lease:
 
     @property
     def until(self) -> float:
-        """When the lease ends, by ``clock.elapsed``, unless it is extended or something happens to
-        the session before."""
+        """Time at which the lease ends, by ``clock.elapsed``, unless it is extended or something
+        happens to the session before."""
         return self._until
 
     @property

@@ -45,9 +45,9 @@ class PartitionStates:
         self._unreadable = session.unreadable
 
     def states(self, name: str, *, besides: Collection[int] = ()) -> dict[int, PartitionState]:
-        """Of the partitions that were led at least once, but for ``besides``; empty for an unknown
-        topic. One whose node is not in order is reported and left out; CorruptNodeError when that
-        is the topic's own."""
+        """Returns the states of the topic's partitions that were led at least once, but for
+        ``besides``; none for an unknown topic. A state whose node is not in order is reported and
+        left out. Raises CorruptNodeError when the topic's own node is not in order."""
         topic = self._nodes.get(paths.topic(name))
         if topic is None or decode_topic(name, topic) is None:
             return {}
@@ -319,7 +319,7 @@ class PartitionStates:
     def _unlisted(
         self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, None]:
-        """Those without a node, in their order, of topics of which so many are asked for that it is
+        """Finds partitions without a node, where so many of a topic are asked for that it is
         cheaper to list what there is. A write that relies on it must be conditional."""
         by_topic: dict[str, list[TopicPartition]] = {}
         for each in topic_partitions:

@@ -132,7 +132,8 @@ def payload_of(name: str, node: Node) -> TopicPayload:
 
 
 def decode_topic(name: str, node: Node) -> TopicRecord | None:
-    """None when it is deleted; CorruptNodeError when it is no topic's node."""
+    """Returns the topic, None when it is deleted. Raises CorruptNodeError for a node of anything
+    else."""
     try:
         check_name("topic", name)
     except InvalidNameError as error:

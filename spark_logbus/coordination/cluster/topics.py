@@ -169,8 +169,8 @@ class TopicRegistry:
         return found
 
     def some(self, names: Iterable[str]) -> dict[str, TopicRecord]:
-        """Those of ``names`` that there are. CorruptNodeError for one whose node is not in order:
-        nobody can say if there is such a topic."""
+        """Returns the topics of ``names`` that exist. Raises CorruptNodeError for one whose node is
+        not in order: nobody can say if there is such a topic."""
         found: dict[str, TopicRecord] = {}
         for name, record in self.each_of(names).items():
             if isinstance(record, CorruptNodeError):

@@ -136,7 +136,7 @@ class GroupMembership:
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
-        """What the newest assignment that is known gives this member."""
+        """Partitions that the newest known assignment gives this member."""
         return self._generation.of(self._member)
 
     def join(self) -> None:
@@ -257,7 +257,7 @@ class GroupMembership:
         return self._nodes.repeat(description, attempt)
 
     def _read_topics(self, members: Iterable[MemberPayload]) -> dict[str, TopicRecord]:
-        """Those that any member may mean."""
+        """Reads the topics that any member may mean."""
         if any(each.pattern is not None for each in members):
             return self._topics.all()
         return self._topics.some({name for each in members for name in each.topics})
@@ -276,7 +276,7 @@ class GroupMembership:
         return Generation(payload.generation, node.version, assignment)
 
     def condition(self) -> Check:
-        """That the assignment is still the newest that is known here."""
+        """Condition that the assignment is still the newest that is known here."""
         return Check(self._path, self._generation.version)
 
 
@@ -291,13 +291,13 @@ class Member:
 
 
 class GroupMembers:
-    """Who shares a group, for who only looks. Thread-safe."""
+    """Reads the members of groups. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
         self._nodes = Nodes(session)
 
     def members(self, group: str) -> list[Member]:
-        """By name."""
+        """Returns the members of a group, in the order of their names."""
         return [
             Member(name, one.host, one.pid, one.since_us)
             for name, one in read_members(self._nodes, group).items()
@@ -312,7 +312,7 @@ class GroupMembers:
 def read_members(
     nodes: Nodes, group: str, *, deadline: Deadline | None = None
 ) -> dict[str, MemberPayload]:
-    """Those whose nodes are in order, by name."""
+    """Returns the members whose nodes are in order, by name."""
     parent = paths.members(group)
     names = nodes.children(parent, deadline=deadline) or ()
     by_path = {f"{parent}/{name}": name for name in names}

@@ -34,8 +34,8 @@ from spark_logbus.zookeeper.transactions import Check, Delete, Operation, SetDat
 
 
 class Claimed(NamedTuple):
-    """What an attempt to claim partitions brought: those that are owned now, and who stands in
-    the way of the others, each node of which is watched."""
+    """Outcome of an attempt to claim partitions: those that are owned now, and the owners of the
+    others, whose nodes are watched."""
 
     owned: frozenset[TopicPartition]
     taken: Mapping[TopicPartition, GroupOwner]
@@ -102,7 +102,7 @@ class PartitionOwnership:
     def _repeat(
         self, description: str, attempt: Callable[[Deadline], Claimed], condition: Check
     ) -> Claimed:
-        """Until it is done, or the condition is what it failed on."""
+        """Retries the transaction; raises ConflictError if the assignment changed."""
 
         def guarded(deadline: Deadline) -> Claimed | None:
             try:

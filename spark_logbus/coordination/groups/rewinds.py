@@ -2,7 +2,7 @@
 
 Every rewind begins a new rewind epoch. The new epoch, its reason and the offsets it sets are one
 transaction, so whoever sees the epoch also sees the offsets, and a commit that expects the epoch
-before is refused (see ``group_offsets``).
+before is refused (see ``offsets``).
 
 Epochs are counted anew when a group is deleted and rewound again. So a rewind also has a token of
 its own: two rewinds are the same if epoch and token are.

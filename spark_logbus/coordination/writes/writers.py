@@ -86,7 +86,7 @@ class WriterRegistry:
         return self._change(writer, proposal, aborting=True, admit=lambda: None)
 
     def peek(self, writer: str, proposal: Proposal) -> Outcome:
-        """What ``decide`` would say; changes nothing."""
+        """Returns what ``decide`` would say, and changes nothing."""
         deadline = self._nodes.session.deadline()
         path = paths.writer(writer)
         self._nodes.sync(deadline=deadline)

@@ -66,7 +66,7 @@ class Client(threading.Thread):
 
 
 class Mixed(Client):
-    """Everything pipelined on one connection: appends, fetches that wait, metadata."""
+    """Pipelines everything on one connection: appends, fetches that wait, metadata."""
 
     def work(self, wire: Wire) -> None:
         for _ in range(20):

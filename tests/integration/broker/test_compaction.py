@@ -109,7 +109,7 @@ def newest_of(sent: list[Sent]) -> dict[bytes | None, Sent]:
 
 
 def is_compacted(broker: BrokerProcess, topic: str) -> bool:
-    """Whether all but the active segment is clean."""
+    """Tells whether all but the active segment is clean."""
     directory = broker.directory / "data" / f"{topic}-0"
     history = directory / "compaction"
     if not history.exists():
@@ -121,7 +121,7 @@ def is_compacted(broker: BrokerProcess, topic: str) -> bool:
 def wait_until_compacted(
     broker: BrokerProcess, cluster: Cluster, topic: str, sent: list[Sent]
 ) -> dict[int, Sent]:
-    """Until all but the active segment is clean; then little more than the newest is left."""
+    """Waits until all but the active segment is clean; then little more than the newest is left."""
     wait_until(
         partial(is_compacted, broker, topic), deadline_s=60, message="the log to be compacted"
     )

@@ -48,7 +48,7 @@ class Halves:
 
     @property
     def leader(self) -> str:
-        """As messages name the dead broker, some of them without its address."""
+        """Names of the dead broker in messages, some of them without its address."""
         return f"broker {self.dead.broker_id}"
 
     def records(self, topic_partitions: Sequence[TopicPartition], count: int = 10) -> set[str]:

@@ -202,7 +202,7 @@ def test_a_log_that_cannot_be_opened(tmp_path: Path, chroot: str) -> None:
 
 @pytest.mark.long
 def test_recovery_can_be_watched(tmp_path: Path, chroot: str) -> None:
-    """After a crash with much to scan, the broker tells so instead of being silent."""
+    """A broker that has much to scan after a crash tells so instead of being silent."""
     with broker_process(tmp_path, chroot) as broker:
         with connect(broker) as wire:
             create_topic(wire, "t", partitions=3)

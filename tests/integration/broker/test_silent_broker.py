@@ -92,8 +92,8 @@ def test_a_silent_broker_costs_a_poll_one_timeout(chroot: str, tmp_path: Path) -
 def test_an_answer_that_is_on_its_way_is_waited_for(
     chroot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is impatient with brokers that are away, as ``logbus consume`` is, reads over a slow
-    network all the same."""
+    """A client that is impatient with brokers that are away, as ``logbus consume`` is, reads over a
+    slow network all the same."""
     impatient = ClientConfig(local_sockets=False, retry_deadline_ms=2_500)
     with broker_process(tmp_path, chroot) as broker:
         topic_partition = next(iter(created(chroot, "slow", partitions=1)))

@@ -107,7 +107,7 @@ print(sorted(reader.initialOffset()) != [], "kazoo" in sys.modules)
 
 
 def planned(source: DefaultSource) -> str:
-    """What a stream's process says of its first offset, and whether it asked ZooKeeper."""
+    """Returns what a stream's process says of its first offset, and whether it asked ZooKeeper."""
     done = subprocess.run(
         [sys.executable, "-c", _PLANNER],
         input=pickle.dumps((source, full_schema(include_headers=False))),

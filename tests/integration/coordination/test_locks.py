@@ -122,7 +122,7 @@ def test_a_lock_of_the_same_holder_in_its_session_before_is_its_own(
 def test_a_holder_whose_session_expired_finds_out(
     sessions: tuple[Session, Session],
 ) -> None:
-    """What a load asks before it commits: it may have slept through its session."""
+    """A load asks this before it commits: it may have slept through its session."""
     one, two = sessions
     lock = Lock(one, NAME, holder="the sleeper")
     lock.acquire()

@@ -212,7 +212,7 @@ class TestSessionLoss:
     def test_it_comes_back_in_a_zookeeper_that_lost_its_data(
         self, opened: Session, chroot: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Nothing is left that its node could be put under."""
+        """The parent that its node could be put under is gone, too."""
         BrokerRegistry(opened).register(ONE, version="1")
         with session(chroot, name="by-hand") as other:
             created = _created(other, 1)

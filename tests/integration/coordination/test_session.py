@@ -113,7 +113,7 @@ class TestConnectionLoss:
     def test_a_forgotten_connection_is_not_a_lost_session(
         self, zookeeper: EmbeddedZooKeeper, chroot: str
     ) -> None:
-        """By a ZooKeeper that has begun to listen and not to serve."""
+        """A ZooKeeper that has begun to listen, and not to serve, does so."""
         with Proxy(zookeeper.address) as proxy:
             opened = Session(
                 proxy.connect_string(chroot), client_name="test", session_timeout_ms=8_000

@@ -351,7 +351,7 @@ class TestLeaders:
 
 
 class Snapshots:
-    """What a topic watch delivered."""
+    """Collects what a topic watch delivers."""
 
     def __init__(self, topics: TopicRegistry) -> None:
         self.all: list[dict[str, TopicRecord]] = []

@@ -57,7 +57,7 @@ def web() -> Iterator[str]:
 
 
 def refusal(connect: str) -> str:
-    """What a client is told that has time, and does not take it."""
+    """Returns the error of a client that has time, and does not take it."""
     session = Session(connect, client_name="test", connect_timeout_ms=ROOM_MS, expects_cluster=True)
     with pytest.raises(ZooKeeperAddressError) as refused:
         session.start()

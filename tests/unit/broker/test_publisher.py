@@ -76,13 +76,13 @@ class World:
         stage(self.logs.here.led[where].log, attempt(1, write=write), 2)
 
     def look(self) -> None:
-        """At what is decided, until nothing can be new to the publisher."""
+        """Looks at what is decided, until nothing can be new to the publisher."""
         self.publisher.look()
         self.logs.clock.advance(5)
         self.publisher.look()
 
     def remembered(self, writer: str) -> bool:
-        """Whether what the writer has decided last is known still."""
+        """Tells whether what the writer has decided last is known still."""
         return self.writers.state(writer).last is not None
 
     def look_for(self, days: float) -> None:
@@ -138,7 +138,7 @@ def test_whatever_is_wrong_with_one_writer_the_others_are_followed_up(
 
 
 def test_a_decision_takes_memory_by_its_attempts_not_times_its_partitions(tmp_path: Path) -> None:
-    """Also one of an earlier release, which took numbers of attempts that no write has."""
+    """Earlier releases took numbers of attempts that no write has."""
     partitions = 60
     topics = {"t": TopicRecords(TOPIC_ID, dict.fromkeys(range(partitions), 1))}
     state = WriterState(DecidedWrite(1, 5, "0-1048574", topics))
@@ -245,7 +245,8 @@ def share_of(where: TopicPartition, write: int) -> PartitionShare:
 
 @pytest.mark.parametrize("full", [False, True])
 def test_no_promise_outlives_what_was_prepared(world: World, tmp_path: Path, full: bool) -> None:
-    """After a day, or ten minutes where the disk was full, in any one of the topics."""
+    """The broker asks after a day, or ten minutes where the disk was full, in any one of the
+    topics."""
     world.stage(T0, 1)
     world.stage(U0, 1)
     promise, outcomes = world.publisher.prepare([share_of(T0, 1), share_of(U0, 1)])
@@ -379,7 +380,7 @@ def test_a_broker_that_has_decided_a_write_asks_nobody_about_it(world: World) ->
 
 
 def test_what_was_published_may_be_published_again(world: World) -> None:
-    """By one whose answer was lost, when ZooKeeper has it as published."""
+    """A writer whose answer was lost asks again, when ZooKeeper has the write as published."""
     world.stage(T0, 1)
     world.decide("writer", 1, "t")
     assert world.publisher.publish_decided([share_of(T0, 1)], writer="writer") == [None]

@@ -42,7 +42,7 @@ class Registry:
         return {name: SubjectIds(frozenset(self.ids.get(name, ()))) for name in names}
 
     def accepts(self, schema_id: int, subject: str = "s") -> bool:
-        """As an append does it: asked, looked up, asked again."""
+        """Asks as an append does: asked, looked up, asked again."""
         use = SchemaUse(subject, schema_id)
         if not self.schema_ids.accept(use, topic="t"):
             called: list[bool] = []

@@ -64,7 +64,7 @@ def dial(server: HttpServer) -> socket.socket:
 
 
 def everything(sock: socket.socket) -> bytes:
-    """What the server sends until it closes; nothing more if it breaks off."""
+    """Reads what the server sends until it closes; nothing more if it breaks off."""
     parts = []
     try:
         while part := sock.recv(1 << 16):
@@ -191,7 +191,7 @@ def test_a_request_that_is_there_is_served_though_its_place_is_wanted(server: Ht
 def test_a_client_for_which_no_place_becomes_free_is_told(
     server: HttpServer, clock: ManualClock
 ) -> None:
-    """As when threads do not get on: those of the other places do not end here."""
+    """Threads may not get on: those of the other places do not end here."""
     connections = server._server.connections
     pairs = [socket.socketpair() for _ in range(64)]
     for sock, _ in pairs:

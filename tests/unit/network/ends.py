@@ -53,7 +53,7 @@ class Ends:
     sent: int = field(default=0)
 
     def turn(self, *, may_send_slices: bool = True) -> None:
-        """As the network does: a connection that has ended is forgotten, then closed."""
+        """Works as the network does: a connection that has ended is forgotten, then closed."""
         self.connection.turn(self.now, may_send_slices=may_send_slices)
         if self.connection.closed:
             self.connection.close()

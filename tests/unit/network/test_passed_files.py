@@ -49,7 +49,7 @@ def receive(wire: Wire) -> tuple[Frame, int | None]:
 
 
 def holds(descriptor: int | None) -> bytes:
-    """What the passed file holds from byte 10 on; closes it."""
+    """Returns what the passed file holds from byte 10 on, and closes it."""
     assert descriptor is not None
     try:
         return os.pread(descriptor, 10, 10)

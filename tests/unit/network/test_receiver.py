@@ -47,7 +47,7 @@ def test_a_dripping_large_frame_is_too_slow(ends: Ends) -> None:
 
 
 def test_a_large_frame_over_a_slow_link_comes_through(ends: Ends) -> None:
-    """As slow as it may be, with a pause in the middle that is nearly a stall."""
+    """The client is as slow as it may be, with a pause in the middle that is nearly a stall."""
     data = large_request(400_000)
     sent = 0
     while sent < len(data):

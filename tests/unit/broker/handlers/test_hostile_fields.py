@@ -108,7 +108,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
 
 
 class Topics:
-    """In the place of ``TopicRegistry`` and of the cache: checks what those check."""
+    """Stands in for ``TopicRegistry`` and the cache, and checks what those check."""
 
     def __init__(self) -> None:
         self.topics = {"t": TopicRecord("t", TOPIC_ID, {0: [5], 1: [5]}, {})}
@@ -215,7 +215,8 @@ def put(tree: Any, path: tuple[Any, ...], other: Any) -> Any:
 
 
 def hostile(value: Any) -> Iterator[Any]:
-    """What may stand in the place of a value: of its type first, then of any other."""
+    """Yields what may stand in the place of a value: values of its type first, then of any
+    other."""
     if isinstance(value, list):
         yield from (value * times for times in (0, 2, 300))
     if isinstance(value, dict):

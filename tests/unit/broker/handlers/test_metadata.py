@@ -30,7 +30,7 @@ def record(name: str, topic_id: str = TOPIC_ID) -> TopicRecord:
 
 
 class Cache:
-    """In the place of ``MetadataCache``."""
+    """Stands in for ``MetadataCache``."""
 
     def __init__(self) -> None:
         self.brokers = [BrokerAddress(1, "h", 9192, "local")]

@@ -254,7 +254,7 @@ def test_a_bug_is_logged_and_tried_again(
 
 
 def test_retention_waits_for_a_zookeeper_that_stands_still(tmp_path: Path) -> None:
-    """It told the topics, and answers nothing from the first partition on."""
+    """ZooKeeper told the topics, and answers nothing from the first partition on."""
     forever = {"retention.ms": "-1"}
     with logs_in(tmp_path / "data") as logs:
         log = ensure_one(logs.directory, T1, topic_id=OLD, config=forever)
@@ -407,7 +407,7 @@ def test_a_log_another_broker_took_further_is_refused(
 def test_epochs_are_checked_while_partitions_are_taken(
     following: Following, hasty_threads: None
 ) -> None:
-    """As after a start whose session expired before all were taken."""
+    """A session may expire before all partitions were taken at the start."""
     count = 400
     following.tell(brokers=(1,) * count)
     while len(following.replica_manager.led()) < count:

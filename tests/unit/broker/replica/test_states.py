@@ -85,7 +85,7 @@ def test_the_table_knows_every_state_and_uses_every_event() -> None:
 
 @pytest.mark.parametrize("path", [[RESIGN], [OVERTAKE], [OVERTAKE, REFUSE], [KEEP]])
 def test_the_log_that_was_led_is_known_while_it_may_be_led_again(path: list[ReplicaEvent]) -> None:
-    """Else it would get its listener twice."""
+    """The log would get its listener twice otherwise."""
     replicas = in_state(LEADING)
     for event in path:
         happen(replicas, event)

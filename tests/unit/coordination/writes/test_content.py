@@ -44,7 +44,8 @@ def after(*versions: int, content: WriteContent | None = CONTENT) -> WriterState
 
 
 def again(state: WriterState, content: WriteContent | None, *, version: int) -> bool:
-    """Whether the version comes again as another attempt and is found to be the same write."""
+    """Tells whether the version, proposed again as another attempt, is found to be the same
+    write."""
     wanted = proposal(version, content)
     wanted = replace(wanted, decision=replace(wanted.decision, write=1))
     outcome = decide(state, wanted, now_us=2)

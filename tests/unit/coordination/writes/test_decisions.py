@@ -40,7 +40,7 @@ def after(*proposals: Proposal, state: WriterState = NOTHING) -> WriterState:
 
 
 def whole(state: WriterState) -> WriterState:
-    """All of its last write is published."""
+    """State of a writer whose last write is published."""
     assert state.last is not None
     found = published(state, state.last.write, {"t": [0, 1], "u": [0]})
     assert found is not None
@@ -62,7 +62,7 @@ def test_a_repeated_request_changes_nothing() -> None:
 
 @pytest.mark.parametrize("published_before", [False, True])
 def test_a_repeated_request_that_says_something_else_is_refused(published_before: bool) -> None:
-    """Or brokers would publish what nobody decided."""
+    """Brokers would publish what nobody decided otherwise."""
     state = decide(NOTHING, proposal(0, 10), now_us=5).state
     assert state is not None
     if published_before:
