@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
+
+import pytest
 
 from spark_logbus.errors import LogbusError
 
@@ -37,6 +40,19 @@ def wait_until(
                 f"Waited {deadline_s} seconds for {message}; the last result was {result!r}."
             )
         pause.wait(_POLL_S)
+
+
+def spanning(*axes: Sequence[object]) -> list[object]:
+    """Returns all combinations of the values of ``axes``, for ``parametrize``. Each value is in one
+    at least that the test's every run has; the other combinations are left to ``--slow``."""
+    spanned = {tuple(number % len(axis) for axis in axes) for number in range(max(map(len, axes)))}
+    return [
+        pytest.param(
+            *(axis[number] for axis, number in zip(axes, place, strict=True)),
+            marks=() if place in spanned else pytest.mark.slow,
+        )
+        for place in itertools.product(*(range(len(axis)) for axis in axes))
+    ]
 
 
 def without_waiting(told: str) -> str:

@@ -54,7 +54,7 @@ def test_each_micro_batch_is_prefetched_or_not_by_its_size(
 @pytest.mark.parametrize(
     ("options", "tasks"),
     [
-        pytest.param({}, [True], id="none"),
+        pytest.param({}, [True], marks=pytest.mark.slow, id="none"),
         pytest.param({"minPartitions": "2"}, [False, False], id="minPartitions"),
         pytest.param({"maxRecordsPerPartition": "6"}, [False, False], id="maxRecordsPerPartition"),
         pytest.param({"maxRecordsPerPartition": "10"}, [True], id="maxRecordsPerPartition, unmet"),
@@ -159,7 +159,7 @@ def test_progress_is_the_same_in_both_modes(
     ("streams", "later"),
     [
         (PREFETCHED, TASKS),
-        pytest.param(PREFETCHED, PREFETCHED, marks=pytest.mark.long),
+        pytest.param(PREFETCHED, PREFETCHED, marks=pytest.mark.slow),
         pytest.param(TASKS, PREFETCHED, marks=pytest.mark.long),
     ],
     indirect=["streams"],

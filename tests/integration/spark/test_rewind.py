@@ -27,9 +27,9 @@ from spark_logbus.offsets.rewind import Target, apply, describe, prepare
 from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.selection import Topics
 from spark_logbus.zookeeper import Session
-from tests.helpers import wait_until
+from tests.helpers import spanning, wait_until
 from tests.servers.cluster import Logbus
-from tests.servers.spark import Streams, finish, in_both_modes_at_length
+from tests.servers.spark import MODES, Streams, finish, in_both_modes_at_length
 
 pytestmark = pytest.mark.spark
 
@@ -66,9 +66,10 @@ HOUR_US = 3_600_000_000
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "trigger", [{}, pytest.param({"processingTime": "1 second"}, marks=pytest.mark.long)]
+    ("streams", "trigger"),
+    spanning([*MODES], [{}, {"processingTime": "1 second"}]),
+    indirect=["streams"],
 )
-@in_both_modes_at_length
 def test_a_running_query_follows_at_once(
     logbus: Logbus, streams: Streams, trigger: dict[str, str]
 ) -> None:

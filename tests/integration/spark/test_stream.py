@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from spark_logbus.datasource.stream_offset import VERSION
 from spark_logbus.model import TopicPartition
-from tests.helpers import wait_until
+from tests.helpers import spanning, wait_until
 from tests.servers.cluster import Logbus
-from tests.servers.spark import PREFETCHED, Streams, finish, in_both_modes, in_both_modes_at_length
+from tests.servers.spark import MODES, PREFETCHED, Streams, finish
 
 pytestmark = pytest.mark.spark
 
@@ -50,9 +50,8 @@ def test_available_now_takes_limited_micro_batches(logbus: Logbus, streams: Stre
 
 
 @pytest.mark.parametrize(
-    "fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.long)]
+    ("streams", "fail_on_data_loss"), spanning([*MODES], ["true", "false"]), indirect=["streams"]
 )
-@in_both_modes
 def test_restart_reads_exactly_the_gap(
     logbus: Logbus, streams: Streams, fail_on_data_loss: str
 ) -> None:
@@ -70,7 +69,6 @@ def test_restart_reads_exactly_the_gap(
 
 
 @pytest.mark.long
-@in_both_modes_at_length
 def test_a_running_query_takes_up_new_records_and_new_topics(
     logbus: Logbus, streams: Streams, group: str
 ) -> None:
@@ -149,9 +147,10 @@ def test_two_streams_in_one_query(logbus: Logbus, streams: Streams) -> None:
     assert streams.values() == numbered(1, 200)
 
 
-@pytest.mark.parametrize("count", [3, 5, 7])  # fewer records than before, as many, and more
+@pytest.mark.parametrize(  # fewer records than before, as many, and more
+    ("streams", "count"), spanning([*MODES], [3, 5, 7]), indirect=["streams"]
+)
 @pytest.mark.long
-@in_both_modes_at_length
 def test_a_recreated_topic(logbus: Logbus, streams: Streams, count: int) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(5))
@@ -202,7 +201,6 @@ def test_a_topic_that_is_no_longer_selected(logbus: Logbus, streams: Streams) ->
 
 
 @pytest.mark.long
-@in_both_modes_at_length
 def test_retention_that_overtook_the_query(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(segment_bytes="2048", retention_bytes="4096")
     topic_partition = TopicPartition(topic, 0)

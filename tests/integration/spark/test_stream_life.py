@@ -8,9 +8,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_logbus.errors import UnknownTopicError
-from tests.helpers import wait_until
+from tests.helpers import spanning, wait_until
 from tests.servers.cluster import Logbus
-from tests.servers.spark import PREFETCHED, Streams, finish, in_both_modes, in_both_modes_at_length
+from tests.servers.spark import MODES, PREFETCHED, Streams, finish, in_both_modes_at_length
 
 pytestmark = pytest.mark.spark
 
@@ -24,7 +24,6 @@ class PlannedError(Exception):
 
 
 @pytest.mark.long
-@in_both_modes_at_length
 def test_latest_stays_after_a_failed_first_micro_batch(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(5))
@@ -70,9 +69,8 @@ def test_a_failed_micro_batch_is_read_again_despite_new_partitions(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.long)]
+    ("streams", "fail_on_data_loss"), spanning([*MODES], ["true", "false"]), indirect=["streams"]
 )
-@in_both_modes
 def test_a_topic_that_is_deleted_while_a_micro_batch_reads_it(
     logbus: Logbus, streams: Streams, fail_on_data_loss: str
 ) -> None:
@@ -94,8 +92,9 @@ def test_a_topic_that_is_deleted_while_a_micro_batch_reads_it(
         assert streams.values() == [*prefetched, *numbered(5, 100)]
 
 
-@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-@pytest.mark.parametrize("how", ["deleted", "recreated"])
+@pytest.mark.parametrize(
+    ("how", "fail_on_data_loss"), spanning(["deleted", "recreated"], ["true", "false"])
+)
 @pytest.mark.long
 def test_available_now_notices_vanished_records(
     logbus: Logbus, streams: Streams, how: str, fail_on_data_loss: str

@@ -7,6 +7,7 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from tests.helpers import spanning
 from tests.servers.cluster import Logbus
 from tests.servers.spark import MODES, Streams, finish, in_both_modes_at_length
 
@@ -17,9 +18,10 @@ def numbered(count: int, start: int = 0) -> list[str]:
     return [f"{number:05d}" for number in range(start, start + count)]
 
 
-@pytest.mark.parametrize("include_headers", ["true", "false"])
+@pytest.mark.parametrize(
+    ("streams", "include_headers"), spanning([*MODES], ["true", "false"]), indirect=["streams"]
+)
 @pytest.mark.long
-@in_both_modes_at_length
 def test_a_stream_has_the_rows_of_a_batch_read(
     spark: SparkSession, logbus: Logbus, streams: Streams, include_headers: str
 ) -> None:
@@ -68,18 +70,19 @@ def test_null_keys_and_null_values(logbus: Logbus, streams: Streams) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "tasks"),
-    [({"minPartitions": "7"}, range(7, 12)), ({"maxRecordsPerPartition": "20"}, range(6, 7))],
+    ("streams", "option"),
+    spanning([*MODES], ["minPartitions", "maxRecordsPerPartition"]),
+    indirect=["streams"],
 )
 @pytest.mark.long
-@in_both_modes_at_length
-def test_more_tasks_than_partitions(
-    logbus: Logbus, streams: Streams, options: dict[str, str], tasks: range
-) -> None:
+def test_more_tasks_than_partitions(logbus: Logbus, streams: Streams, option: str) -> None:
+    wanted, tasks = {
+        "minPartitions": ("7", range(7, 12)), "maxRecordsPerPartition": ("20", range(6, 7)),
+    }[option]  # fmt: skip
     topic = logbus.topic(partitions=2)
     logbus.produce(topic, numbered(50))
     logbus.produce(topic, numbered(50, 100), partition=1)
-    source = streams.source(subscribe=topic, startingOffsets="earliest", **options)
+    source = streams.source(subscribe=topic, startingOffsets="earliest", **{option: wanted})
     finish(streams.start(source.select("value", f.spark_partition_id().alias("task"))))
     assert streams.values() == numbered(50) + numbered(50, 100)
     assert len({row["task"] for row in streams.rows}) in tasks

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import lit
 
 from spark_logbus.client import Producer
+from tests.helpers import spanning
 from tests.servers.cluster import Logbus
 from tests.servers.spark import Streams, finish
 
@@ -79,8 +80,9 @@ STARTS: dict[str, tuple[Callable[[str], dict[str, str]], tuple[int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize(
+    ("selection", "fail_on_data_loss"), spanning([*SELECTIONS], ["true", "false"])
+)
 @pytest.mark.long
 def test_starts(logbus: Logbus, streams: Streams, selection: str, fail_on_data_loss: str) -> None:
     """All starts in one query, each a source of its own, marked with its name."""
@@ -116,19 +118,18 @@ def test_a_start_some_time_ago(logbus: Logbus, streams: Streams) -> None:
 YOUNGER = BEGAN_MS + COUNT * SECOND_MS  # than all records of a filled topic
 
 
-@pytest.mark.parametrize(
-    ("option", "firsts"),
-    [
-        ("startingTimestamp", (COUNT, COUNT)),
-        ("startingOffsetsByTimestamp", (COUNT - 1, COUNT)),  # the other partition has one
-    ],
-)
-@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+FIRSTS = {
+    "startingTimestamp": (COUNT, COUNT),
+    "startingOffsetsByTimestamp": (COUNT - 1, COUNT),  # the other partition has one
+}
+
+
+@pytest.mark.parametrize(("option", "fail_on_data_loss"), spanning([*FIRSTS], ["true", "false"]))
 @pytest.mark.long
 def test_no_record_is_as_young_as_the_start(
-    logbus: Logbus, streams: Streams, option: str, firsts: tuple[int, int], fail_on_data_loss: str
+    logbus: Logbus, streams: Streams, option: str, fail_on_data_loss: str
 ) -> None:
-    topic = filled_topic(logbus)
+    topic, firsts = filled_topic(logbus), FIRSTS[option]
     moment = (
         str(YOUNGER)
         if option == "startingTimestamp"
@@ -180,19 +181,15 @@ def test_the_more_special_option_of_a_start_wins(logbus: Logbus, streams: Stream
 
 
 @pytest.mark.parametrize(
-    ("start", "first"),
-    [
-        ({"startingOffsets": "latest"}, COUNT),
-        ({"startingTimestamp": str(BEGAN_MS + 9 * SECOND_MS)}, 9),
-    ],
+    ("start", "fail_on_data_loss"), spanning(["latest", "timestamp"], ["true", "false"])
 )
-@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 @pytest.mark.long
 def test_a_partition_that_comes_later_is_read_from_its_beginning(
-    logbus: Logbus, streams: Streams, start: dict[str, str], first: int, fail_on_data_loss: str
+    logbus: Logbus, streams: Streams, start: str, fail_on_data_loss: str
 ) -> None:
     topic = filled_topic(logbus)
-    source = streams.source(subscribe=topic, **start, failOnDataLoss=fail_on_data_loss)
+    options, (first, _) = STARTS[start]
+    source = streams.source(subscribe=topic, **options(topic), failOnDataLoss=fail_on_data_loss)
 
     def grow(batch: int) -> None:
         """Adds within a micro-batch: when the query plans again, partition and records are
@@ -212,7 +209,9 @@ def test_a_partition_that_comes_later_is_read_from_its_beginning(
     assert streams.values() == expected
 
 
-@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.parametrize(
+    "fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.slow)]
+)
 @pytest.mark.long
 def test_a_topic_that_joins_a_pattern_is_read_from_its_beginning(
     logbus: Logbus, streams: Streams, fail_on_data_loss: str
