@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 
 from spark_logbus.local.java import ensure_java_home
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
+from tests.servers import jvm
 
 #: Of the examples that Hypothesis tries in a run of all tests, those of a shorter run.
 SHORT_RUN_PERCENT = 30
@@ -25,14 +26,12 @@ MANY_DESCRIPTORS = 256
 INTEGRATION = Path(__file__).parent / "integration"
 #: Set on some machines, these hide what programs hold back, or change where they look.
 MACHINES_OWN = ("PYTHONUNBUFFERED", "LOGBUS_ZOOKEEPER", "COLUMNS")
-SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Spark's workers run this very Python, and any Java that logbus would choose. Its JVMs live
-    for minutes at most, and would spend most of them on compiling. Hypothesis tries fewer examples
-    where the longer tests are left out (see tests/property/examples.py); how long one takes on a
-    machine that does other work tells nothing.
+    """Has Spark's workers run this very Python, and its JVMs any Java that logbus would choose (see
+    tests/servers/jvm.py). Hypothesis tries fewer examples where the longer tests are left out (see
+    tests/property/examples.py); how long one takes on a machine that does other work tells nothing.
 
     Started in the background by a shell, tests ignore SIGINT, and programs inherit that; those
     under test are to hear it.
@@ -42,19 +41,26 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{SHORT_LIVED_JVM}' pyspark-shell"
-    os.environ["SPARK_LAUNCHER_OPTS"] = SHORT_LIVED_JVM
     ensure_java_home()
+    is_short = "not long" in config.option.markexpr
+    archive = jvm.set_up(os.environ, config.rootpath / ".pytest_cache" / "jvm")
+    if not is_short and config.getoption("numprocesses", None):  # not in its workers
+        jvm.make(archive)
     settings.register_profile("whole run", deadline=None)
     settings.register_profile("short run", deadline=None, max_examples=SHORT_RUN_PERCENT)
-    is_short = "not long" in config.option.markexpr
     settings.load_profile("short run" if is_short else "whole run")
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files with the longest tests first, so that no processor is left alone with one of
-    them at the end of a run: those with Spark, then those with servers, then all others."""
-    with_spark = {item.path for item in items if item.get_closest_marker("spark")}
+    """Marks the tests that take the Spark session, and puts the files with the longest tests first,
+    so that no processor is left alone with one of them at the end of a run: those with the Spark
+    session, then those with servers, then all others."""
+    with_spark = set()
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+            with_spark.add(item.path)
 
     def rank(item: pytest.Item) -> int:
         if item.path in with_spark:

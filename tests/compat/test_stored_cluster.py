@@ -245,7 +245,6 @@ class Query:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.long
-@pytest.mark.spark
 def test_queries_go_on_from_their_checkpoints(
     spark: SparkSession, stored: Stored, mode: str
 ) -> None:

@@ -20,6 +20,7 @@ import pyspark
 
 from spark_logbus.local.processes import spawn, stop
 from tests.helpers import wait_until
+from tests.servers import jvm
 from tests.servers.hanging import descendants
 from tests.servers.spark import PROJECT
 
@@ -226,6 +227,7 @@ def submit(
         "spark.sql.shuffle.partitions": "2",
     }
     conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    conf += ["--conf", jvm.executors(os.environ)]
     log = directory / f"{program.stem}.log"
     process = spawn(
         [_SPARK_SUBMIT, "--master", spark.url, *conf, program, *arguments],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ PROJECT: Final = Path(__file__).parents[2]
 CHECK: Final = '#!/bin/sh\nenv | sed "s/^/has: /"\necho "python: $PYTHON"\n'
 TESTS: Final = """#!/bin/sh
 echo "arguments: $*"
-echo "=== slowest 50 durations ==="
+echo "=== slowest 100 durations ==="
 echo "9.00s call a_test"
 echo "=== short test summary info ==="
 echo "SKIPPED a_reason"
@@ -114,8 +115,9 @@ def test_its_end_tells_the_slowest_tests_and_what_failed(project: Path) -> None:
     (project / "scripts" / "test").write_text(TESTS.replace("${CODE:-0}", "3"))
     done = run(project)
     assert done.returncode == 1
-    assert "arguments: --all --durations=50" in done.stdout
+    assert "arguments: --all --durations=100" in done.stdout
     end = done.stdout[done.stdout.index("==== times") :]
     assert "failed with code 3" in end
+    assert re.search(r"^in all +\d+ s$", end, re.MULTILINE)
     assert "==== slowest tests\n9.00s call a_test\n" in end
     assert end.endswith("SKIPPED a_reason\n=== 1 passed in 9.00s ===\n")

@@ -21,8 +21,6 @@ from spark_logbus.load import LoadConfig, run_load
 from spark_logbus.load.windows import tallies_of
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 US = pa.timestamp("us", "UTC")
 WINDOW_US = 600_000_000
 BEGIN = dt.datetime(2024, 5, 6, 7, 0, tzinfo=dt.UTC)

@@ -138,7 +138,6 @@ def check(found: dict[int, Sent], sent: list[Sent]) -> None:
     assert newest_of(list(found.values())) == newest_of(sent)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("compression", list(Compression))
 @pytest.mark.long
 def test_a_topic_is_compacted_by_itself_and_reads_right(
@@ -178,7 +177,6 @@ def test_a_topic_is_compacted_by_itself_and_reads_right(
     assert frame.where(f"offset >= {gone}").count() == sum(offset >= gone for offset in found)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("loads", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_compacted_topic_is_loaded_into_a_warehouse(
     brokers: EmbeddedCluster, cluster: Cluster, spark: SparkSession, tmp_path: Path, loads: int

@@ -13,8 +13,6 @@ from tests.builders.typed import FLIGHT, UNIONS, flights, union_rows
 from tests.servers.cluster import Logbus
 from tests.servers.command import Command
 
-pytestmark = pytest.mark.spark
-
 ODDS = json.dumps(
     {
         "type": "record",

@@ -181,7 +181,6 @@ def test_a_client_of_python_learns_it(refusing: str) -> None:
         Bootstrap.from_zookeeper(f"{refusing}/logbus")
 
 
-@pytest.mark.spark
 @pytest.mark.long
 def test_spark_names_the_reason_within_seconds(spark: SparkSession, refusing: str) -> None:
     reader = spark.read.format("logbus").option("subscribe", "t")

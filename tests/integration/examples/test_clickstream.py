@@ -302,7 +302,6 @@ def test_a_topic_that_is_missing_or_untyped_is_told_with_the_remedy(
         clickstream.check_topics(config)
 
 
-@pytest.mark.spark
 def test_a_query_is_awaited_until_it_has_its_source_or_has_ended(
     spark: SparkSession, logbus: Logbus, tmp_path: Path
 ) -> None:
@@ -324,7 +323,6 @@ def test_a_query_is_awaited_until_it_has_its_source_or_has_ended(
     clickstream.await_sources(queries[0], going_on)
 
 
-@pytest.mark.spark
 def test_results_of_another_checkpoint_are_not_gone_on_with(
     spark: SparkSession, tmp_path: Path
 ) -> None:

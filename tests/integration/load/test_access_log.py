@@ -8,13 +8,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from spark_logbus.load import LayoutChoice, LoadConfig, Period, run_load
 from tests.servers.cluster import Logbus
-
-pytestmark = pytest.mark.spark
 
 LINES = 3_000
 BROKEN = "GET / HTTP/1.1 without anything else"

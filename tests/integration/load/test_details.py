@@ -28,8 +28,6 @@ from spark_logbus.zookeeper import Session
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory, read_only
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
 

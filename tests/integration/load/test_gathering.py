@@ -22,8 +22,6 @@ from spark_logbus.load.read.shuffle import WORTH_BYTES
 from tests.integration.load.loaded_directory import LoadedDirectory
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 DAY_US = 86_400_000_000
 VALUE_BYTES = 64 << 10
 RECORDS = WORTH_BYTES // 2 // VALUE_BYTES + 8  # of a partition: for files of four days

@@ -23,7 +23,7 @@ from tests.integration.load import hive_program
 from tests.servers.cluster import Logbus
 from tests.servers.spark import PROJECT
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # JVMs, one after the other
+pytestmark = pytest.mark.timeout(600)  # JVMs, one after the other
 
 EVENTS = "at timestamp, Kind string, n int"
 

@@ -17,7 +17,7 @@ from tests.servers.cluster import Logbus
 from tests.servers.hdfs import Hdfs, hdfs
 from tests.servers.spark_processes import Driver
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 DAY_US = 86_400_000_000
 DAYS = 30

@@ -38,8 +38,6 @@ from tests.servers.ports import refusing_address
 from tests.servers.postgresql import PASSWORD, USER
 from tests.servers.spark import PROJECT
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def job(loaded_table: LoadedTable) -> LoadedTable:

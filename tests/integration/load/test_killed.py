@@ -25,7 +25,7 @@ from tests.integration.load import load_driver_program
 from tests.servers.cluster import Logbus
 from tests.servers.spark import PROJECT
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 DAY_US = 86_400_000_000
 

@@ -25,7 +25,6 @@ from spark_logbus.load.files.hadoop import HadoopDirectory
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
 LONG = pytest.mark.long
 
 HOUR_US = 3_600_000_000

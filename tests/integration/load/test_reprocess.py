@@ -33,7 +33,6 @@ from tests.helpers import wait_until
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory, read_only
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
 LONG = pytest.mark.long
 SLOW = pytest.mark.slow
 

@@ -31,7 +31,6 @@ from tests.servers.cluster import Logbus
 from tests.servers.postgresql import PASSWORD, USER
 from tests.servers.spark import PROJECT
 
-pytestmark = pytest.mark.spark
 LONG = pytest.mark.long
 SLOW = pytest.mark.slow
 

@@ -22,8 +22,6 @@ from spark_logbus.load.files.hadoop import HadoopDirectory
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 BY_CODE = LayoutChoice(period=Period.NONE, columns=("code",), format=FileFormat.ORC)
 BY_PARTITION = LayoutChoice(period=Period.NONE, columns=("partition",))
 UNDIVIDED = LayoutChoice(period=Period.NONE)

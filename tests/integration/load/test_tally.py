@@ -13,8 +13,6 @@ from spark_logbus.load import FileFormat
 from spark_logbus.load.files.local_tally import tally_of_files
 from spark_logbus.load.tally import RecordTally, tally_of
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.mark.parametrize("form", FileFormat)
 def test_both_tallies_are_the_same(spark: SparkSession, tmp_path: Path, form: FileFormat) -> None:

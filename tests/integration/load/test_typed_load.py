@@ -16,8 +16,6 @@ from tests.builders.typed import FLIGHT, flights
 from tests.integration.spark.test_typed import dicts, publish, topic_of
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 WITH_GATE = json.loads(FLIGHT)
 WITH_GATE["fields"].append({"name": "gate", "type": ["null", "string"], "default": None})
 

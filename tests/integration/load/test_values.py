@@ -29,8 +29,6 @@ from spark_logbus.load import (
 from tests.fakes.clock import ManualClock
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 SECOND_US = 1_000_000
 DEAD = "_logbus/dead_letters"
 FARE = {

@@ -20,8 +20,6 @@ from spark_logbus.zookeeper import Session
 from tests.servers.cluster import Logbus
 from tests.servers.spark import PROJECT
 
-pytestmark = pytest.mark.spark
-
 DAY_US = 86_400_000_000
 
 

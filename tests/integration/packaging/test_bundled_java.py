@@ -58,7 +58,6 @@ def run(program: str, *arguments: str | Path, environment: dict[str, str]) -> st
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_spark_runs(environment: dict[str, str]) -> None:
     count, home = run(_SPARK, environment=environment).split()
     assert count == "10"

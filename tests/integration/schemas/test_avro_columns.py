@@ -16,7 +16,7 @@ from avro_columns.encode.encoder import Encoder
 from avro_columns.values.arrow_types import arrow_schema
 from avro_columns.values.rows import columns_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 

@@ -18,7 +18,7 @@ from tests.builders.avro_types import ALL_PAIRS, all_unions, rows_of_all_unions
 from tests.integration.spark.test_typed import read
 from tests.servers.cluster import Logbus
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 TIMES = {"time-millis", "time-micros"}  # of which Spark writes no files
 

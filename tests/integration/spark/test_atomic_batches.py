@@ -19,8 +19,6 @@ from tests.servers.spark import finish
 from tests.servers.spark_processes import Driver, environment, standalone
 from tests.servers.staged_files import staged_bytes
 
-pytestmark = [pytest.mark.spark]
-
 PROGRAM = "tests.integration.spark.batch_write_program"
 
 

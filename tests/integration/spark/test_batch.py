@@ -16,8 +16,6 @@ from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP, encode
 from tests.helpers import wait_until
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 
 def read(spark: SparkSession, logbus: Logbus, **options: str) -> DataFrame:
     return (

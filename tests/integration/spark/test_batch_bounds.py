@@ -11,8 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 BEGAN_MS = 1_769_860_800_000
 COUNT = 10  # records in each of two partitions, one each second
 

@@ -37,7 +37,7 @@ READERS = {PREFETCHED: PLANNER, TASKS: WORKER}
 
 logger = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300 + 200 * ROUNDS)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + 200 * ROUNDS)]
 
 
 class Chaos:

@@ -18,7 +18,7 @@ from tests.servers.broker import restart_elsewhere
 from tests.servers.spark import MODES
 from tests.servers.zookeeper import Proxy
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class Endured:

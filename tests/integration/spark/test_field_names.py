@@ -17,8 +17,6 @@ from tests.integration.load.loaded_table import LoadedTable
 from tests.integration.spark.test_typed import publish, read, topic_of
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 NAMES = ["timestamp", "key", "Offset", "partition", "headers", "topic", "timestampType", "value"]
 SCHEMA = {
     "type": "record",

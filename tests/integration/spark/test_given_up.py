@@ -24,8 +24,6 @@ from tests.servers.broker import broker_process, connect, is_led
 from tests.servers.cluster import Logbus
 from tests.servers.spark import MODES, Streams, finish
 
-pytestmark = pytest.mark.spark
-
 GONE_ON = 5_000
 
 

@@ -22,8 +22,6 @@ from tests.helpers import process_is_stopped, wait_until
 from tests.servers.cluster import Logbus
 from tests.servers.spark import PROJECT, Streams, finish, in_both_modes_at_length
 
-pytestmark = pytest.mark.spark
-
 Launch = Callable[..., subprocess.Popen[bytes]]
 
 

@@ -14,7 +14,7 @@ from tests.servers.cluster import Logbus
 from tests.servers.spark import PROJECT
 from tests.servers.spark_processes import environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 KINDS = {
     "pyspark.sql.worker.lookup_data_sources",

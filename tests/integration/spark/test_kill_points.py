@@ -12,7 +12,7 @@ from spark_logbus.local.cluster import EmbeddedCluster
 from tests.integration.spark.copied_topic import CopiedTopic, CopyingDrivers
 from tests.servers.cluster import Logbus
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 RECORDS = 50  # fewer than a micro-batch takes
 NOT_NOTED = "not noted"  # by Spark, that the micro-batch is over

@@ -13,8 +13,6 @@ from tests.servers.cluster import Logbus
 from tests.servers.spark import PREFETCHED, TASKS, Streams, finish
 from tests.servers.spark_processes import WORKER, Driver
 
-pytestmark = pytest.mark.spark
-
 TOTAL = 400
 
 

@@ -19,7 +19,7 @@ from tests.integration.spark.copied_topic import CopiedTopic, CopyingDrivers
 from tests.servers.cluster import Logbus
 from tests.servers.spark_processes import send
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 RECORDS = 50  # fewer than a micro-batch takes
 

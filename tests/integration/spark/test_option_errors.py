@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.servers.cluster import Logbus
 from tests.servers.spark import Streams, in_one_mode
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize(

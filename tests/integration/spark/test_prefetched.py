@@ -27,8 +27,6 @@ from tests.servers.spark import (
     input_partitions,
 )
 
-pytestmark = pytest.mark.spark
-
 
 def numbered(count: int, start: int = 0) -> list[str]:
     return [f"{number:05d}" for number in range(start, start + count)]

@@ -20,8 +20,6 @@ from pyspark.sql.datasource import (
 
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 ENABLED = "spark.sql.python.filterPushdown.enabled"
 
 

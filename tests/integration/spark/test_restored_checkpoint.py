@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.servers.cluster import Logbus
 from tests.servers.spark import finish
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 LIMIT: Final = 40
 BATCHES: Final = 4

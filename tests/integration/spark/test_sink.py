@@ -16,8 +16,6 @@ from spark_logbus.model import TopicPartition
 from tests.servers.cluster import Logbus
 from tests.servers.spark import Streams, finish
 
-pytestmark = pytest.mark.spark
-
 
 def write(frame: DataFrame, logbus: Logbus, **options: str) -> None:
     writer = frame.write.format("logbus").option("zookeeper", logbus.zookeeper).mode("append")

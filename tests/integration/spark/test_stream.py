@@ -18,8 +18,6 @@ from tests.helpers import spanning, wait_until
 from tests.servers.cluster import Logbus
 from tests.servers.spark import MODES, PREFETCHED, Streams, finish
 
-pytestmark = pytest.mark.spark
-
 
 def numbered(count: int, start: int = 0) -> list[str]:
     return [f"{number:05d}" for number in range(start, start + count)]

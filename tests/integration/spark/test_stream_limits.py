@@ -13,8 +13,6 @@ from tests.helpers import wait_until
 from tests.servers.cluster import Logbus
 from tests.servers.spark import Streams, finish
 
-pytestmark = pytest.mark.spark
-
 
 class PlannedError(Exception):
     pass

@@ -32,7 +32,7 @@ SETTLED = SAMPLES // 4  # caches and pools are filled by then
 
 logger = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300 + MICRO_BATCHES)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + MICRO_BATCHES)]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from tests.helpers import spanning
 from tests.servers.cluster import Logbus
 from tests.servers.spark import MODES, Streams, finish, in_both_modes_at_length
 
-pytestmark = pytest.mark.spark
-
 
 def numbered(count: int, start: int = 0) -> list[str]:
     return [f"{number:05d}" for number in range(start, start + count)]

@@ -16,8 +16,6 @@ from tests.helpers import spanning
 from tests.servers.cluster import Logbus
 from tests.servers.spark import Streams, finish
 
-pytestmark = pytest.mark.spark
-
 SECOND_MS = 1_000
 BEGAN_MS = 1_769_860_800_000  # 2026-01-31, 12:00 UTC
 COUNT = 10  # records in each of two partitions before a query starts, one each second

@@ -22,8 +22,6 @@ from tests.helpers import wait_until
 from tests.servers.cluster import Logbus
 from tests.servers.spark import finish
 
-pytestmark = pytest.mark.spark
-
 NEWER = json.dumps(
     {
         "type": "record",

@@ -21,8 +21,6 @@ from tests.helpers import wait_until
 from tests.integration.spark.test_typed import dicts, read, topic_of
 from tests.servers.cluster import Logbus
 
-pytestmark = pytest.mark.spark
-
 COLUMNS = "carrier string, number int, delay double, tail string"
 EVERYTHING = {
     "type": "record",

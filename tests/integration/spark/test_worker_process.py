@@ -110,7 +110,6 @@ def test_a_read_brings_no_pandas_and_leaves_little_to_collect(logbus: Logbus) ->
     assert walked < 2_000
 
 
-@pytest.mark.spark
 def test_sparks_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
     """Imports the compiled PySpark, not the one in the zip file that Spark puts first on the
     path."""
@@ -155,7 +154,6 @@ print([at_once, "logbus-quick-ack" in [one.name for one in threading.enumerate()
     assert (done.stdout.decode(), done.stderr.decode()) == ("[1, True]\n", "")
 
 
-@pytest.mark.spark
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has the option")
 def test_sparks_own_workers_acknowledge_after_a_task(spark: SparkSession, logbus: Logbus) -> None:
     """The socket of a worker that Spark's daemon has forked is found, and waited for by epoll."""
