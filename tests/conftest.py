@@ -89,7 +89,7 @@ def pytest_runtest_logfinish() -> None:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What tests before have abandoned is collected, and nothing is while this test runs."""
+    """Collects what earlier tests have abandoned, and collects nothing while this test runs."""
     gc.collect()
     gc.disable()
     yield

@@ -56,14 +56,14 @@ def spanning(*axes: Sequence[object]) -> list[object]:
 
 
 def without_waiting(told: str) -> str:
-    """What a command told, but for its words about a ZooKeeper that is slow to answer."""
+    """Returns what a command printed, without its lines about a ZooKeeper that answers slowly."""
     lines = told.splitlines(keepends=True)
     return "".join(line for line in lines if "is waiting for ZooKeeper" not in line)
 
 
 def kept_of_caller(call: Callable[[], object]) -> object:
-    """What is left, in a process without a collector, of what a caller of ``call`` has at hand, who
-    ignores what it raises."""
+    """Returns the object that a caller of ``call`` had in a local variable, if it still lives in a
+    process without a collector; the caller ignores what ``call`` raises."""
 
     def caller() -> weakref.ref[threading.Event]:
         at_hand = threading.Event()
@@ -75,19 +75,20 @@ def kept_of_caller(call: Callable[[], object]) -> object:
 
 
 def open_files(path: Path) -> list[str]:
-    """What this process has open of the file ``path``, or below that directory, whatever became of
-    its name. A count of all descriptors would depend on other threads, such as Spark's."""
+    """Returns the files that this process has open at ``path`` or below, even if deleted since.
+
+    A count of all descriptors would depend on other threads, such as Spark's."""
     of = (str(path), f"{path} (deleted)")
     return sorted(name for name in _open_here() if name in of or name.startswith(f"{path}/"))
 
 
 def is_open(name: str) -> bool:
-    """Whether this process has it open; ``name`` is what ``name_of_descriptor`` says."""
+    """Says whether this process has it open; ``name`` comes from ``name_of_descriptor``."""
     return name in _open_here()
 
 
 def name_of_descriptor(descriptor: int) -> str:
-    """Such as ``socket:[5]``, which is no other's as long as somebody has it open."""
+    """Returns a name such as ``socket:[5]``, which is unique while a process has it open."""
     return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
@@ -100,19 +101,19 @@ def _open_here() -> list[str]:
 
 
 def paths_below(directory: Path) -> Iterator[Path]:
-    """All that is in there, though it changes: ``Path.rglob`` fails of a directory that goes."""
+    """Yields all paths in a directory that may change: ``Path.rglob`` fails if a directory goes."""
     for parent, directories, files in os.walk(directory):
         for name in directories + files:
             yield Path(parent, name)
 
 
 def process_is_gone(pid: int) -> bool:
-    """Whether no such process runs any more; one that only waits to be reaped is gone."""
+    """Says whether the process has ended; one that only waits to be reaped has."""
     return _state(pid) in "ZX"
 
 
 def process_is_stopped(pid: int) -> bool:
-    """Whether it stands still after a SIGSTOP, which its threads heed one after the other."""
+    """Says whether all threads stand still after a SIGSTOP, which reaches one after the other."""
     try:
         threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
     except (FileNotFoundError, ProcessLookupError):  # one has ended
@@ -137,7 +138,7 @@ def frozen(pid: int) -> Iterator[None]:
 
 
 def _state(pid: int) -> str:
-    """As in ``/proc``; X for a process that is not there."""
+    """Returns the letter of the state in ``/proc``; X for a process that is not there."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

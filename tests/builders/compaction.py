@@ -66,7 +66,7 @@ def stamped_batch(base_offset: int, *records: Keyed) -> memoryview:
 def compact_here(
     log: PartitionLog, now_us: int, *, map_bytes: int = 1 << 20
 ) -> tuple[Finished, list[Compacted]] | None:
-    """What the broker and its child do, in this thread; None if there is nothing to do."""
+    """Compacts in this thread as the broker and its child do; None if there is nothing to do."""
     plan = log.compaction.plan(now_us)
     if plan is None:
         return None
@@ -107,7 +107,7 @@ def records_in(log: PartitionLog, start: int | None = None) -> list[ConsumerReco
 
 
 def state_of(records: Sequence[ConsumerRecord]) -> dict[bytes, bytes | None]:
-    """What a reader that replays the log ends up with; tombstones stay as None."""
+    """Returns the last value of each key for a reader of the whole log; None for a tombstone."""
     state: dict[bytes, bytes | None] = {}
     for record in records:
         if record.key is not None:

@@ -32,7 +32,7 @@ BOUNDARIES = (
 
 
 def peak_mib() -> int:
-    """Of this program alone: ru_maxrss would start from what its parent had."""
+    """Returns the peak memory of this program alone: ru_maxrss starts from its parent's."""
     status = Path("/proc/self/status").read_text("ascii")
     return int(status.split("VmHWM:")[1].split()[0]) >> 10
 

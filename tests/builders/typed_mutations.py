@@ -119,7 +119,7 @@ def flipped_bits(original: bytearray) -> Iterator[bytearray]:
 
 
 def random_damage(original: bytearray, dice: random.Random) -> Iterator[bytearray]:
-    """Without an end; most often of what stands before the columns, or of their first bytes."""
+    """Yields damaged copies without end; most are damaged before the columns or in their start."""
     body_start = body_start_of(original)
     while True:
         damaged = bytearray(original)

@@ -52,7 +52,7 @@ class Polled(DelayedResponse):
 
 
 class LedHere:
-    """In the place of ``ReplicaManager``: leads what it is told to."""
+    """Stands in for ``ReplicaManager``: leads what it is told to."""
 
     def __init__(self) -> None:
         self.led: dict[TopicPartition, LeaderPartition] = {}
@@ -101,7 +101,7 @@ class Logs:
         return directory
 
     def restart(self) -> None:
-        """As far as the log directory: who leads what has to be told again."""
+        """Restarts the log directory only: tests tell again what it leads."""
         self.directory.close()
         self.directory = self._opened(self.directory._path, self.directory._defaults)
 

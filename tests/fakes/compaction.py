@@ -48,7 +48,7 @@ def planned(broker: Broker, segment_bytes: int = 3000) -> CompactionPlan:
 
 
 def write_cleaned(broker: Broker, group: CompactionGroup) -> None:
-    """In the place of the compacting process: one record is left of the group, the first."""
+    """Writes the file that the compacting process writes; of the group its first record is left."""
     base, end = group.base_offset, group.end_offset
     data = keyed(1, b"new%03d" % base, span=end - base)
     stamp(data, base_offset=base, leader_epoch=1, append_time_us=NOW_US)

@@ -79,22 +79,22 @@ def _apply(target: bytearray, position: int, data: bytes | None) -> None:
 
 
 class Survival:
-    """Which unsynced changes reach the disk before the power is gone: none of them."""
+    """Choice of the unsynced changes that reach the disk before the power fails: none."""
 
     def of_write(self, _data: bytes) -> bytes:
-        """What of a write survives."""
+        """Returns the part of a write that survives."""
         return b""
 
     def of_truncation(self) -> bool:
         return False
 
     def of_changes(self, _count: int) -> Iterable[int]:
-        """Which of a directory's pending changes survive, in their order."""
+        """Returns the numbers of a directory's pending changes that survive, in their order."""
         return ()
 
 
 class AllSurvives(Survival):
-    """As after kill -9: the page cache lives on."""
+    """Choice of all changes, as after kill -9: the page cache lives on."""
 
     def of_write(self, data: bytes) -> bytes:
         return data
@@ -192,7 +192,8 @@ class SimulatedDisk:
         return bytes(self._file(path).durable)
 
     def forget_pending(self, path: Path) -> None:
-        """As Linux after a failed fsync: the bytes are seen, but will never reach the disk."""
+        """Drops pending writes, as Linux does after a failed fsync: the bytes are seen, but never
+        reach the disk."""
         self._file(path).pending.clear()
 
     # -- FileSystem ---------------------------------------------------------------------

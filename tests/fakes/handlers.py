@@ -35,7 +35,7 @@ from tests.fakes.writers import promises_of
 
 @dataclass
 class Peer:
-    """In the place of a connection."""
+    """Peer of a request, without a connection."""
 
     peer: str = "peer"
     handshaken: bool = False
@@ -53,7 +53,7 @@ def context(payload: memoryview | None = None) -> RequestContext:
 
 
 def schema_ids(subjects: Mapping[str, Collection[int]], clock: Clock) -> KnownSchemaIds:
-    """Over subjects with these ids, which are looked up at once."""
+    """Builds the ids of these subjects, which are looked up at once."""
 
     def read(names: Iterable[str]) -> dict[str, SubjectIds | CorruptNodeError]:
         return {name: SubjectIds(frozenset(subjects.get(name, ()))) for name in names}

@@ -116,7 +116,7 @@ class Broker:
             )
 
     def remove(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
-        """Of one partition; raises what the directory answers."""
+        """Removes one partition; raises the error that the directory answers."""
         for error in self.directory.remove({topic_partition: topic_id}).values():
             raise error
 

@@ -48,7 +48,7 @@ class Logbus:
         return Admin(self.cluster)
 
     def topic_name(self) -> str:
-        """One that no other test has."""
+        """Returns a name that no other test has."""
         return f"topic-{next(_numbers)}"
 
     def register(self, subject: str, schema: str) -> int:
@@ -104,7 +104,7 @@ class Logbus:
         return found
 
     def values(self, topic: str) -> list[list[str]]:
-        """What consumers see of each partition, in its order; waits for leaders that are away."""
+        """Returns what consumers see of each partition, in order; waits for leaders to be back."""
         partitions = self.admin.describe([topic], ends=False)[topic].partitions
         ends = self.admin.list_offsets(
             {TopicPartition(topic, number): Latest() for number in sorted(partitions)}
@@ -141,7 +141,7 @@ class Logbus:
 
 @pytest.fixture(scope="session")
 def cluster_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the servers of ``logbus`` have their files."""
+    """Directory of the files of all servers of ``brokers``."""
     return tmp_path_factory.mktemp("cluster")
 
 

@@ -15,7 +15,7 @@ from tests.servers.cluster import Logbus
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """End of a command: its exit code, and what it wrote."""
 
     code: int
     out: str

@@ -68,7 +68,7 @@ def descendants(pid: int) -> list[int]:
 def _gained(
     before: Mapping[Path, int], directory: Path, dump: re.Pattern[str], dumps: int
 ) -> dict[Path, str]:
-    """What the logs have more than ``before``, once that has so many dumps of stacks in it."""
+    """Returns what the logs have gained since ``before``, once it has so many dumps of stacks."""
 
     def look() -> dict[Path, str]:
         gained = {}
@@ -84,7 +84,7 @@ def _gained(
 
 
 def _sizes(directory: Path) -> dict[Path, int]:
-    """Of all logs, also those of a standalone cluster's executors."""
+    """Returns the size of each log, including those of a standalone cluster's executors."""
     patterns = ("*.log", "stdout", "stderr")
     return {
         path: path.stat().st_size
@@ -113,6 +113,6 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _wait(predicate: Callable[[], bool]) -> None:
-    """Not for ever: one that is silent does not hide what the others tell."""
+    """Waits, but not for ever: one silent process does not hide what the others tell."""
     with contextlib.suppress(AssertionError):
         wait_until(predicate, deadline_s=_WRITTEN_WITHIN_S)

@@ -51,13 +51,14 @@ class Hdfs:
     """Of each DataNode."""
 
     def receives_files(self, number: int) -> bool:
-        """Whether a client, or another DataNode, has begun to write blocks there."""
+        """Says whether a client, or another DataNode, has begun to write blocks there."""
         return "Receiving BP-" in self.logs[number].read_text(errors="replace")
 
 
 @contextmanager
 def hdfs(directory: Path, *, datanodes: int = 2) -> Iterator[Hdfs]:
-    """Once all DataNodes have registered. Skips the test where the jars cannot be had."""
+    """Runs HDFS and yields it when all DataNodes have registered. Skips the test if the jars
+    cannot be had."""
     try:
         jars = jars_of(Path(__file__).with_suffix(".xml"))
     except ServerUnavailableError as missing:
@@ -134,7 +135,7 @@ class _Daemon:
             stop(self._process, _STOP_S)
 
     def told(self, pattern: str, *, times: int = 1) -> str:
-        """What the group of ``pattern`` is in the log, once it is there so often."""
+        """Waits until the log has ``pattern`` so often; returns the first match of its group."""
 
         def look() -> list[str]:
             said = self.log.read_text(errors="replace")

@@ -84,10 +84,11 @@ def _main(archive: Path) -> None:
     )
     query.awaitTermination()
     spark.table("counts").collect()
-    jvm = spark.sparkContext._gateway.proc
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
     spark.stop()
-    jvm.stdin.close()
-    jvm.wait()
+    gateway.proc.stdin.close()  # at which the JVM ends
+    gateway.proc.wait()
     shutil.rmtree(directory)
     partial.rename(archive)
 

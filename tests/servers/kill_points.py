@@ -26,7 +26,7 @@ class KillPoints:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """For the driver, whose workers inherit it."""
+        """Environment variables for the driver, whose workers inherit them."""
         path = [str(Path(__file__).with_name("stopping")), os.environ.get("PYTHONPATH", "")]
         return {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),

@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def works(broker: BrokerProcess, wire: Wire) -> bool:
-    """Whether an append and a fetch go through, on this connection and on a new one."""
+    """Says whether an append and a fetch go through, on this connection and on a new one."""
     with connect(broker) as fresh:
         for each in (wire, fresh):
             base = each.append("t", 0, record_batch()).results[0].base_offset
@@ -49,7 +49,7 @@ def resident_mib(pid: int) -> float:
 
 
 def sockets_of(pid: int) -> int:
-    """How many sockets a process has open."""
+    """Counts the sockets that a process has open."""
     count = 0
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:

@@ -98,7 +98,8 @@ class Postgresql:
 
 @contextmanager
 def postgresql() -> Iterator[Postgresql]:
-    """Once it takes connections. Skips the test where it or its driver cannot be had."""
+    """Runs PostgreSQL and yields it when it takes connections. Skips the test if it or its driver
+    cannot be installed."""
     try:
         root = _root()
         jars = jars_of(Path(__file__).with_suffix(".xml"))
@@ -141,7 +142,7 @@ def postgresql() -> Iterator[Postgresql]:
 
 
 def add_driver(spark: SparkSession, jars: list[Path]) -> None:
-    """What ``--jars`` does, for a session that runs already."""
+    """Adds jars to a session that runs already, as ``--jars`` does for a new one."""
     jvm = spark._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()  # type: ignore[union-attr]
     for jar in jars:
@@ -149,7 +150,7 @@ def add_driver(spark: SparkSession, jars: list[Path]) -> None:
 
 
 def _root() -> Path | None:
-    """None where PostgreSQL is installed, else the root of its unpacked packages."""
+    """Returns None if PostgreSQL is installed, else the root of its unpacked packages."""
     installed = any(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     if installed or shutil.which("postgres") is not None:
         return None
@@ -157,7 +158,7 @@ def _root() -> Path | None:
 
 
 def _packages() -> list[str]:
-    """Those that this Debian has of it, and those of their libraries that are not installed."""
+    """Returns this Debian's packages of PostgreSQL, with their libraries that are not installed."""
     needed = _lines("apt-cache", "depends", "--recurse", "--important", "postgresql")
     installed = {*_lines("dpkg-query", "-W", "-f", "${Package}\n")}
     libraries = {each for each in needed if _LIBRARY.fullmatch(each)} - installed
@@ -188,7 +189,8 @@ def _programs(root: Path | None) -> _Programs:
 
 
 def _as_user() -> list[str | Path]:
-    """What makes a program another user's, where this one is root, and lets it end with us."""
+    """Returns the command that runs a program as another user if this one is root, and ends it with
+    the tests."""
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")

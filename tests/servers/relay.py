@@ -40,7 +40,7 @@ class Relay:
         monkeypatch.setattr(connecting, "_connect", by_the_detour)
 
     def close(self) -> None:
-        """When those who are connected have gone."""
+        """Stops listening, and waits until all connections have ended."""
         self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(60)

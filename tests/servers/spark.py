@@ -59,8 +59,8 @@ in_one_mode = pytest.mark.parametrize("streams", [PREFETCHED], indirect=True)
 
 
 def input_partitions(frame: DataFrame) -> list[bool]:
-    """Of each task that reads a source for this micro-batch: True if its rows are there already,
-    handed over by the planner, so that it needs no Python worker."""
+    """Returns, for each task that reads a source in this micro-batch, True if the planner has
+    handed over its rows, so that it needs no Python worker."""
     found: list[bool] = []
     rdds = [frame._jdf.queryExecution().toRdd()]
     while rdds:

@@ -50,7 +50,8 @@ def _command_line(pid: int) -> str:
 
 
 def environment(java_home: str | None = None) -> dict[str, str]:
-    """For servers, executors and drivers: they find this Python, this logbus, and a Java."""
+    """Returns variables with which servers, executors and drivers find this Python, this logbus
+    and a Java."""
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
@@ -135,7 +136,7 @@ class Server:
     log: Path
 
     def told(self, pattern: str) -> str:
-        """What the group of ``pattern`` is in the log, once it is there."""
+        """Waits until the log has ``pattern``; returns the match of its group."""
 
         def look() -> str | None:
             assert self.process.poll() is None, self.log.read_text()[-3000:]
@@ -147,7 +148,7 @@ class Server:
 
 @dataclass
 class Spark:
-    """Where a session finds it, and the JVMs that it is."""
+    """Running Spark: the URL for sessions, and its JVMs."""
 
     url: str
     servers: list[Server]
@@ -217,7 +218,7 @@ def connect_server(directory: Path, env: Mapping[str, str]) -> Iterator[Spark]:
 def submit(
     spark: Spark, program: Path, *arguments: str | Path, directory: Path, env: Mapping[str, str]
 ) -> str:
-    """What spark-submit prints of a program that ends well on a cluster."""
+    """Runs a program on a cluster with spark-submit until it ends well; returns what it printed."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",

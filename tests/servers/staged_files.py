@@ -12,7 +12,7 @@ from tests.helpers import paths_below
 
 
 def staged_bytes(embedded: EmbeddedCluster, topic: str) -> int:
-    """For all partitions of the topic, on all brokers; none in files that are free for reuse."""
+    """Sums the bytes staged for the topic on all brokers, without files that are free for reuse."""
     return sum(report.size_bytes for report in _reports(embedded, topic))
 
 
