@@ -24,8 +24,8 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.consumer.failures import PartitionFailures
 from spark_logbus.client.consumer.fetcher import Fetcher, Position
-from spark_logbus.client.consumer.places import Places
-from spark_logbus.client.consumer.reading import Reading
+from spark_logbus.client.consumer.positions import ConsumerPositions
+from spark_logbus.client.consumer.start_offsets import StartOffsets
 from spark_logbus.client.consumer.value_readers import ValueReaders
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.records import ConsumerRecord, V
@@ -78,8 +78,8 @@ class Consumer(Generic[V]):
         failures = PartitionFailures(cluster)
         self._values = ValueReaders(cluster, self._config)
         self._fetcher = Fetcher(cluster, self._config, failures)
-        self._reading = Reading(
-            Places(cluster, self._config, failures, group=self._opened_group),
+        self._positions = ConsumerPositions(
+            StartOffsets(cluster, self._config, failures, group=self._opened_group),
             self._fetcher,
             failures,
             self._values,
@@ -104,9 +104,9 @@ class Consumer(Generic[V]):
         self._read_exactly(topic_partitions)
 
     def _read_exactly(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        self._reading.read_exactly(as_topic_partitions(topic_partitions))
+        self._positions.read_exactly(as_topic_partitions(topic_partitions))
         self._auto_committed = {
-            each: at for each, at in self._auto_committed.items() if each in self._reading
+            each: at for each, at in self._auto_committed.items() if each in self._positions
         }
 
     def assign_topics(self, *topics: str) -> None:
@@ -175,8 +175,8 @@ class Consumer(Generic[V]):
         in ``close``."""
         subscription = self._subscription
         if subscription is not None:
-            if not ((_in_flight() if failed is None else failed) or self._reading.in_loop):
-                self._reading.settle()
+            if not ((_in_flight() if failed is None else failed) or self._positions.in_loop):
+                self._positions.settle()
             try:
                 with self._calling_back():
                     subscription.close()
@@ -187,25 +187,25 @@ class Consumer(Generic[V]):
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        return self._reading.partitions
+        return self._positions.partitions
 
     def pause(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these until ``resume``; their positions stay, and so does the
         assignment. InvalidRequestError for one that is not assigned."""
         paused = as_topic_partitions(topic_partitions)
         for topic_partition in paused:
-            self._reading.require(topic_partition)
+            self._positions.require(topic_partition)
         for topic_partition in paused:
-            self._reading.pause(topic_partition)
+            self._positions.pause(topic_partition)
 
     def resume(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Hand out records of these again; does nothing about those that are not paused."""
         for topic_partition in as_topic_partitions(topic_partitions):
-            self._reading.resume(topic_partition)
+            self._positions.resume(topic_partition)
 
     @property
     def paused(self) -> list[TopicPartition]:
-        return self._reading.paused
+        return self._positions.paused
 
     def seek(self, topic_partition: TopicPartition, to: int | str | OffsetSpec) -> None:
         """Go on from there: an offset, ``"earliest"``, ``"-1000"`` records or ``"-10 minutes"``
@@ -215,14 +215,14 @@ class Consumer(Generic[V]):
         An offset is of the topic that is being read; once a topic of the same name has taken its
         place, and that was raised, of the new one.
         """
-        self._reading.require(topic_partition)
+        self._positions.require(topic_partition)
         place = AtOffset(to) if isinstance(to, int) else to
-        self._reading.seek(topic_partition, as_offset_spec("The place to seek", place))
+        self._positions.seek(topic_partition, as_offset_spec("The place to seek", place))
 
     def position(self, topic_partition: TopicPartition) -> int:
         """The offset of the next record that this consumer hands out."""
-        self._reading.require(topic_partition)
-        return self._reading.find_position(topic_partition).offset
+        self._positions.require(topic_partition)
+        return self._positions.find_position(topic_partition).offset
 
     # -- reading --------------------------------------------------------------------------
 
@@ -253,8 +253,8 @@ class Consumer(Generic[V]):
         """Polls as ``poll_arrow`` does, in the same call as what was taken before."""
         deadline = self._cluster.deadline_ms(timeout_ms)
         waited = False
-        while self._keep_in_step(deadline):
-            batches = self._reading.take_all()
+        while self._rebalance(deadline):
+            batches = self._positions.take_all()
             if batches:
                 return batches
             if waited and deadline.expired:
@@ -270,7 +270,7 @@ class Consumer(Generic[V]):
         most = as_max_records(max_records)
         deadline = self._cluster.deadline_ms(as_timeout_ms(timeout_s))
         while self._prepare_iteration(deadline):
-            records = self._reading.take_records(most)
+            records = self._positions.take_records(most)
             if records:
                 return records
         return []
@@ -295,15 +295,15 @@ class Consumer(Generic[V]):
         budget = TableBudget(max_bytes)
         try:
             while any(
-                each in self._reading and self.position(each) < (end or 0)
+                each in self._positions and self.position(each) < (end or 0)
                 for each, end in ends.items()
             ):
                 found = self._take_arrow(1000 * _ITERATION_POLL_S)
                 budget.add(found)
                 batches += found
-            return table_of(batches, self._reading.value_type())
+            return table_of(batches, self._positions.value_type())
         except BaseException:
-            self._reading.take_back()
+            self._positions.take_back()
             raise
 
     def value_schema(self, topic: str) -> str | None:
@@ -312,22 +312,22 @@ class Consumer(Generic[V]):
 
         Raises InvalidRequestError for a topic of which no partition is assigned, and as ``poll``.
         """
-        return self._reading.value_schema(topic)
+        return self._positions.value_schema(topic)
 
     def to_pandas(self, *, max_bytes: int | None = None) -> pd.DataFrame:
         """Likewise as a DataFrame."""
         return self.to_arrow(max_bytes=max_bytes).to_pandas()
 
-    def _out_of_step(self) -> bool:
+    def _needs_rebalance(self) -> bool:
         """What is read has to be looked at before anything more is handed out."""
-        return self._subscription is not None and self._subscription.out_of_step
+        return self._subscription is not None and self._subscription.needs_rebalance
 
-    def _keep_in_step(self, deadline: Deadline) -> bool:
+    def _rebalance(self, deadline: Deadline) -> bool:
         """False if it is not certain by the deadline what is to be read."""
         if self._subscription is None:
             return True
         with self._calling_back():
-            return self._subscription.keep_in_step(deadline)
+            return self._subscription.rebalance(deadline)
 
     @contextmanager
     def _calling_back(self) -> Iterator[None]:
@@ -341,22 +341,22 @@ class Consumer(Generic[V]):
 
     def _receive(self, deadline: Deadline) -> None:
         """Wait for records, until the deadline or until the group shares its partitions anew."""
-        reading, subscription = self._reading, self._subscription
-        if not reading and subscription is None:
+        positions, subscription = self._positions, self._subscription
+        if not positions and subscription is None:
             raise InvalidRequestError(
                 "No partition is assigned to this consumer; subscribe or assign some."
             )
-        while not reading.has_received and not self._out_of_step():
+        while not positions.has_received and not self._needs_rebalance():
             if subscription is None or self._opened_group().connected:
-                reading.find_positions()
-            reading.request_more()
+                positions.find_positions()
+            positions.request_more()
             until = deadline
             if subscription is not None and not self._fetcher.waits:
                 until = self._cluster.deadline_ms(min(_SHARE_LOOK_MS, deadline.remaining_s * 1000))
-            reading.receive(until)
+            positions.receive(until)
             if deadline.expired:
                 break
-        reading.request_more()  # so that the leaders work while the caller does
+        positions.request_more()  # so that the leaders work while the caller does
 
     def __iter__(self) -> Iterator[ConsumerRecord[V]]:
         """The records as they come, for ever; waits for them as long as it takes."""
@@ -367,19 +367,21 @@ class Consumer(Generic[V]):
     def records_at_hand(self) -> Iterator[ConsumerRecord[V]]:
         """Records for a loop, until there is more to do than to hand them out. Whoever calls this
         has looked at ``is_to_look``."""
-        reading, iteration = self._reading, self._reading.iteration
+        positions, iteration = self._positions, self._positions.iteration
         rows = iteration.rows
         member = None if self._subscription is None else self._subscription.member
-        reading.settle()
-        reading.in_loop = True
+        positions.settle()
+        positions.in_loop = True
         try:
             for record in rows:
                 iteration.last = record
                 yield record
-                if iteration.rows is not rows or (member is not None and elapsed() >= member.until):
+                if iteration.rows is not rows or (
+                    member is not None and elapsed() >= member.next_check_at
+                ):
                     break
             else:
-                reading.end_iteration()
+                positions.end_iteration()
         except GeneratorExit:
             raise
         except BaseException:
@@ -388,49 +390,49 @@ class Consumer(Generic[V]):
 
     def __next__(self) -> ConsumerRecord[V]:
         """The next record; waits for one as long as it takes."""
-        iteration = self._reading.iteration
+        iteration = self._positions.iteration
         while True:
             if self.is_to_look() or iteration.batch is None:
                 self._prepare_iteration()
-            record = self._reading.next_record()
+            record = self._positions.next_record()
             if record is not None:
                 return record
-            self._reading.end_iteration()
+            self._positions.end_iteration()
 
     def next_at_hand(self) -> ConsumerRecord[V] | None:
         """The next record if it can be had without waiting for anything; else None."""
-        return None if self.is_to_look() else self._reading.next_record()
+        return None if self.is_to_look() else self._positions.next_record()
 
     def keep_last(self) -> None:
         """Count the record that was handed out last as dealt with when more are asked for, or when
         it is committed, but not when the consumer is closed."""
-        self._reading.in_loop = True
+        self._positions.in_loop = True
 
     def take_back(self) -> None:
         """Hand out once more what the last call of ``poll``, ``poll_arrow`` or ``to_arrow`` has
         brought, as the caller has not received it."""
-        self._reading.take_back()
+        self._positions.take_back()
 
     def is_to_look(self) -> bool:
         """Tells if there is more to do than to hand out the next record at hand."""
         return self._subscription is not None and (
-            self._subscription.out_of_step or elapsed() >= self._commit_due
+            self._subscription.needs_rebalance or elapsed() >= self._commit_due
         )
 
     def _prepare_iteration(self, deadline: Deadline | None = None) -> bool:
         """Return when there is something to hand out, and it may be; False if that is not so by
         the deadline, None being never."""
-        reading = self._reading
+        positions = self._positions
         while True:
             self._begin_call()
             patience = deadline or self._cluster.deadline_ms(_ITERATION_POLL_S * 1000)
-            if self._keep_in_step(patience):
-                if reading.iteration.batch is not None:
+            if self._rebalance(patience):
+                if positions.iteration.batch is not None:
                     return True
-                if not reading.has_received:
+                if not positions.has_received:
                     self._receive(patience)
-                if reading.has_received and not self._out_of_step():
-                    reading.begin_iteration()
+                if positions.has_received and not self._needs_rebalance():
+                    positions.begin_iteration()
                     continue
             if deadline is not None and deadline.expired:
                 return False
@@ -447,8 +449,8 @@ class Consumer(Generic[V]):
         GroupHeldError, with the holder's name, while a query or a load holds the group.
         Needs ZooKeeper, and no broker.
         """
-        reading = self._reading
-        positions = reading.settled_positions() if self._calls_back else reading.positions()
+        found = self._positions
+        positions = found.settled_positions() if self._calls_back else found.positions()
         if offsets is None:
             offsets = {each: at.offset for each, at in positions.items()}
         known = {each: positions[each].topic_id for each in offsets if each in positions}
@@ -458,7 +460,7 @@ class Consumer(Generic[V]):
             self._failed_commits += 1
             raise
         self._commits += 1
-        reading.settle_to(offsets)
+        found.settle_to(offsets)
 
     def committed(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's committed offsets; partitions without one are left out."""
@@ -467,7 +469,7 @@ class Consumer(Generic[V]):
     def resume_from_committed(self) -> None:
         """Forget the positions and take up the group's committed offsets, rewinds included."""
         self._opened_group().follow_rewinds()
-        self._reading.forget_positions()
+        self._positions.forget_positions()
 
     def _schedule_commit(self) -> None:
         every_ms = self._config.auto_commit_ms
@@ -480,7 +482,7 @@ class Consumer(Generic[V]):
         """What was handed out before is dealt with, as the next is asked for."""
         if self._closed:
             raise InvalidRequestError("This consumer is closed; make another one.")
-        self._reading.settle()
+        self._positions.settle()
         if self._subscription is not None and elapsed() >= self._commit_due:
             self._schedule_commit()
             self._commit_handed_out(self.assignment)
@@ -494,7 +496,7 @@ class Consumer(Generic[V]):
         concern of who reads, and a ZooKeeper that is away is not waited for."""
         if not self._opened_group().connected:
             return
-        positions = self._reading.settled_positions()
+        positions = self._positions.settled_positions()
         moved = {
             each: positions[each]
             for each in partitions
@@ -539,7 +541,7 @@ class Consumer(Generic[V]):
         """The numbers of ``client.metrics.CONSUMER_METRICS`` by name. For any thread, at any time;
         waits for nothing."""
         return {
-            **self._reading.metrics(),
+            **self._positions.metrics(),
             "commit_total": self._commits,
             "commit_error_total": self._failed_commits,
         }

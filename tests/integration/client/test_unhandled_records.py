@@ -313,7 +313,7 @@ def test_what_is_revoked_while_a_table_is_read_was_not_dealt_with(
             found = ask(timeout_ms)
             if found and not other.assignment and not revoked:
                 other.subscribe(topic)
-                wait_until(lambda: consumer._out_of_step())
+                wait_until(lambda: consumer._needs_rebalance())
             return found
 
         consumer._take_arrow = take_and_share  # type: ignore[method-assign]

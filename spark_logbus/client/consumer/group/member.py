@@ -62,7 +62,7 @@ class GroupMember:
         )
         #: By ``elapsed``: before that, records may be handed out without a further look. Others
         #: than the consumer's thread only set it to zero, after they have changed something.
-        self.until = 0.0
+        self.next_check_at = 0.0
         self._changed = False
         self._look_again_at = math.inf
         self._commit_at = math.inf
@@ -70,12 +70,12 @@ class GroupMember:
         self._leaving = threading.Lock()
         self._left = False
         #: It was taken out of the group because it asked for nothing.
-        self.left_out = False
+        self.evicted = False
         follow_forks(self)
 
     def after_fork(self) -> None:
         """Let nothing more be handed out in the child."""
-        self.until = 0.0
+        self.next_check_at = 0.0
 
     def require_own_process(self) -> None:
         """Raise ProcessForkedError in a forked process, whose parent is the member."""
@@ -102,7 +102,7 @@ class GroupMember:
         """After it was left out. Raises CoordinationError."""
         membership = self._new_membership()
         membership.join()
-        self._membership, self.left_out = membership, False
+        self._membership, self.evicted = membership, False
         self._watch_idleness()
 
     def leave(self) -> None:
@@ -111,7 +111,7 @@ class GroupMember:
         try:
             with self._leaving:
                 self._left = True
-                if not self.left_out and self.connected:
+                if not self.evicted and self.connected:
                     self._withdraw()
         finally:
             self._lease.join()
@@ -127,40 +127,42 @@ class GroupMember:
 
     def _change(self) -> None:
         self._changed = True
-        self.until = 0.0
+        self.next_check_at = 0.0
 
     def _session_is(self, state: SessionState, granted_ms: int) -> None:
         self._lease.session_is(state, granted_ms)
-        self._change()  # ``until`` may be of a longer lease
+        self._change()  # ``next_check_at`` may be of a longer lease
 
     # -- asked all the time -----------------------------------------------------------------
 
     @property
-    def out_of_step(self) -> bool:
+    def needs_rebalance(self) -> bool:
         """The consumer is to look at what it owns before it hands out anything more. Raises
         ProcessForkedError in a forked process."""
         now = elapsed()
-        if now < self.until:
+        if now < self.next_check_at:
             return False
         self.require_own_process()
         self._asked_at = now
         often_s = self._settings.max_poll_interval_ms / 1000 / _IDLE_LOOKS
-        self.until = min(self._lease.until, self._look_again_at, self._commit_at, now + often_s)
+        self.next_check_at = min(
+            self._lease.until, self._look_again_at, self._commit_at, now + often_s
+        )
         # Looked at after that: what changes from here on sets it to zero again.
         if self._changed or now >= self._look_again_at or not self._lease.current():
-            self.until = 0.0
+            self.next_check_at = 0.0
             return True
         return False
 
     def commit_at(self, at: float) -> None:
         """Have the consumer look up then, by ``elapsed``, though nothing else has changed."""
         self._commit_at = at
-        self.until = 0.0
+        self.next_check_at = 0.0
 
     def is_certain(self, timeout_s: float) -> bool:
         """Wait for ZooKeeper to say that the membership is of the present session still, or again
         (then nothing is owned)."""
-        if self._lease.current() or self.left_out:
+        if self._lease.current() or self.evicted:
             return True
         decided = threading.Event()
         self._lease.when_decided(decided.set)
@@ -176,7 +178,7 @@ class GroupMember:
     def _look_for_idleness(self) -> None:
         limit_ms = self._settings.max_poll_interval_ms
         with self._leaving:
-            if self._left or self.left_out:
+            if self._left or self.evicted:
                 return
             if elapsed() - self._asked_at < limit_ms / 1000:
                 self._watch_idleness()
@@ -186,7 +188,7 @@ class GroupMember:
                 "(max_poll_interval_ms); the others share what it had until it asks again.",
                 self._settings.name, self._group, limit_ms,
             )  # fmt: skip
-            self.left_out = True
+            self.evicted = True
             self._change()
             try:
                 self._withdraw()
@@ -224,7 +226,7 @@ class GroupMember:
     def look_again(self) -> None:
         """After a while, whatever has changed until then."""
         self._look_again_at = elapsed() + _LOOK_AGAIN_S
-        self.until = 0.0
+        self.next_check_at = 0.0
 
     def _freed(self, _: object) -> None:
         self._change()

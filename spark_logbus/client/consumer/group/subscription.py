@@ -20,7 +20,7 @@ PartitionsCallback = Callable[[list[TopicPartition]], Any]
 
 
 def ignore(_: list[TopicPartition]) -> None:
-    """For who does not care."""
+    """Does nothing: the callback where none is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Subscription:
         read: Callable[[Iterable[TopicPartition]], None],
         commit: Callable[[Collection[TopicPartition]], None],
     ) -> None:
-        #: To be looked at for each record: see ``GroupMember.until``.
+        #: To be looked at for each record: see ``GroupMember.next_check_at``.
         self.member = member
         self._callbacks = callbacks
         self._read = read
@@ -60,16 +60,16 @@ class Subscription:
         self._reads: frozenset[TopicPartition] = frozenset()
 
     @property
-    def out_of_step(self) -> bool:
-        """``keep_in_step`` is to be called before anything is handed out."""
-        return self.member.out_of_step
+    def needs_rebalance(self) -> bool:
+        """``rebalance`` is to be called before anything is handed out."""
+        return self.member.needs_rebalance
 
-    def keep_in_step(self, deadline: Deadline) -> bool:
+    def rebalance(self, deadline: Deadline) -> bool:
         """Give up what others are to read, claim what this consumer is to, as far as that can be
         done now; False if it is not certain by ``deadline`` what it owns. Raises GroupHeldError,
         and what the callbacks raise."""
         member = self.member
-        if not member.out_of_step:
+        if not member.needs_rebalance:
             return True
         if not member.is_certain(deadline.remaining_s):
             return False
@@ -83,7 +83,7 @@ class Subscription:
 
     def _settle(self) -> None:
         member = self.member
-        if member.left_out:
+        if member.evicted:
             self._lose(self._reads)
             member.rejoin()
         owned = member.ownership.owned

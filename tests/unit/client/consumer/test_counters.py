@@ -9,7 +9,7 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry, generate_latest
 
 from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig
-from spark_logbus.client.consumer.iteration import Iteration
+from spark_logbus.client.consumer.positions import Iteration
 from spark_logbus.client.metrics import CONSUMER_METRICS, ClientCollector
 from spark_logbus.errors import BrokerUnavailableError
 from spark_logbus.protocol import Api

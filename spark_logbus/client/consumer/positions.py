@@ -1,23 +1,23 @@
-"""What a consumer reads, and how far it has come."""
+"""Positions of a consumer: what it reads, how far it has come, and what it hands out."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from spark_logbus.client.consumer.failures import PartitionFailures
 from spark_logbus.client.consumer.fetcher import Fetcher, PartitionData, Position
-from spark_logbus.client.consumer.iteration import Iteration
-from spark_logbus.client.consumer.places import Places
+from spark_logbus.client.consumer.start_offsets import StartOffsets
 from spark_logbus.client.consumer.value_readers import ValueReaders, take_decoded
 from spark_logbus.client.fetch.batches import FetchedBatch, received_run
 from spark_logbus.client.fetch.plain_reader import PLAIN_READER, PlainReader
-from spark_logbus.client.fetch.records import ConsumerRecord
+from spark_logbus.client.fetch.records import ConsumerRecord, records_of
 from spark_logbus.errors import (
     CorruptRecordBatchError,
     InvalidRequestError,
@@ -37,7 +37,76 @@ _OUT_OF_RANGE: Final[Mapping[str, OffsetSpec]] = {"earliest": Earliest(), "lates
 _Received: TypeAlias = tuple[TopicPartition, RecordBatchRun, PlainReader]
 
 
-class Reading:
+class Iteration:
+    """One arrow batch under iteration, or none. Not thread-safe.
+
+    Whoever takes a record from ``rows`` notes it in ``last``: that is all that a record costs here,
+    and the position is computed when somebody asks for it. ``rows`` is another object after
+    ``begin``, ``begin_again`` and ``end``, by which a loop over it sees that it is to stop.
+    """
+
+    def __init__(self) -> None:
+        self.rows: Iterator[ConsumerRecord] = iter(())
+        self.last: ConsumerRecord | None = None
+        #: ``last`` once it is known to be dealt with, or once ``ConsumerPositions`` keeps account
+        #: of it.
+        self.settled: ConsumerRecord | None = None
+        self.batch: FetchedBatch | None = None
+        #: The position once all of the batch was handed out.
+        self.end_offset = 0
+        #: Records of the batches before this one that were handed out.
+        self.finished = 0
+
+    def begin(self, batch: FetchedBatch, *, end: int) -> None:
+        self.rows = records_of(batch)
+        self.batch, self.last, self.settled, self.end_offset = batch, None, None, end
+
+    def begin_again(self) -> None:
+        """Go back to behind ``last``: what was taken from ``rows`` since reached nobody."""
+        rest = self.rest()
+        self.rows = iter(()) if rest is None else records_of(rest)
+
+    @property
+    def handed_out(self) -> int:
+        """The number of records that were handed out so far. For any thread: near the end of a
+        batch it may be off by the records of one."""
+        batch, last = self.batch, self.last
+        if batch is None or last is None:
+            return self.finished
+        done = last.offset + 1 - batch.base_offset
+        if batch.has_gaps:
+            done = int(np.searchsorted(np.asarray(batch.offsets()), last.offset, "right"))
+        return self.finished + max(0, min(done, int(batch.arrow_batch.num_rows)))
+
+    def end(self) -> None:
+        self.finished = self.handed_out
+        self.batch = self.last = self.settled = None
+        self.rows = iter(())
+
+    @property
+    def unsettled(self) -> int | None:
+        """The offset of the record that was handed out last, if it may still be worked on."""
+        last = self.last
+        return None if last is None or last is self.settled else last.offset
+
+    @property
+    def next_offset(self) -> int | None:
+        """The offset after the last record that was handed out; None before the first."""
+        return None if self.last is None else self.last.offset + 1
+
+    def rest(self) -> FetchedBatch | None:
+        """What was not handed out; None if nothing is left."""
+        batch, next_offset = self.batch, self.next_offset
+        if batch is None or next_offset is None:
+            return batch
+        offsets = batch.offsets().to_pylist()
+        done = sum(offset < next_offset for offset in offsets)
+        if done == len(offsets):
+            return None
+        return batch.part(done, len(offsets) - done)
+
+
+class ConsumerPositions:
     """The partitions that one consumer reads. Not thread-safe.
 
     Each has a *position*, the offset of the next record to hand out, once it was found. What was
@@ -50,7 +119,7 @@ class Reading:
 
     def __init__(
         self,
-        places: Places,
+        starts: StartOffsets,
         fetcher: Fetcher,
         failures: PartitionFailures,
         values: ValueReaders,
@@ -58,7 +127,7 @@ class Reading:
         out_of_range: Literal["error", "earliest", "latest"],
         max_decoded_bytes: int,
     ) -> None:
-        self._places = places
+        self._starts = starts
         self._fetcher = fetcher
         self._failures = failures
         self._values = values
@@ -181,14 +250,13 @@ class Reading:
         ):
             self._go_to({topic_partition: Position(spec.offset, known.topic_id)})
         else:
-            self._go_to(self._places.resolve({topic_partition: spec}))
+            self._go_to(self._starts.resolve({topic_partition: spec}))
 
     def find_position(self, topic_partition: TopicPartition) -> Position:
         """Its position; where it has none, its committed or configured start, for which leaders
         that are away are waited for."""
         if topic_partition not in self._positions:
-            starts, specs = self._places.starts([topic_partition])
-            self._go_to({**starts, **self._places.resolve(specs)})
+            self._go_to(self._starts.find([topic_partition]))
         self._note_iteration()
         return self._positions[topic_partition]
 
@@ -201,8 +269,7 @@ class Reading:
             if topic_partition not in self._positions and self._failures.may_try(topic_partition)
         ]
         if missing:
-            starts, specs = self._places.starts(missing)
-            self._go_to({**starts, **self._places.resolve_some(specs)})
+            self._go_to(self._starts.find_some(missing))
 
     def value_schema(self, topic: str) -> str | None:
         """That of a topic of which a partition is read; None for plain bytes."""
@@ -259,7 +326,7 @@ class Reading:
         self._fetcher.forget_partition(topic_partition)
 
     def _move(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Onwards in the same topic."""
+        """Advances the position, keeping the topic id."""
         self._positions[topic_partition] = Position(
             offset, self._positions[topic_partition].topic_id
         )
@@ -328,8 +395,8 @@ class Reading:
             raise error.again() from error.__cause__
         behind = None
         if self._out_of_range == "earliest" and isinstance(error, OffsetOutOfRangeError):
-            behind = self._places.behind_lost(topic_partition, position)
-        positions = behind or self._places.resolve({topic_partition: spec})
+            behind = self._starts.behind_lost(topic_partition, position)
+        positions = behind or self._starts.resolve({topic_partition: spec})
         logger.warning(
             "Offset %d of %s is not in the log (%s); going on from the %s offset, %d, as the "
             "key out_of_range says.",
