@@ -148,13 +148,13 @@ class Admin(OffsetQueries):
         """The configuration with what is given of schemas, which are registered."""
         # Imported here: Spark tasks use this class and never talk to ZooKeeper.
         from spark_logbus.client.schemas.admin import (
-            WantedSchema,
+            NewTopicSchema,
             register_schemas,
             topic_config,
         )
 
         of_value, of_key = (
-            WantedSchema(schema=schema, encoding=encoding, subject=subject)
+            NewTopicSchema(schema=schema, encoding=encoding, subject=subject)
             for schema, encoding, subject in (value, key)
         )
         config = topic_config(topic, config, value=of_value, key=of_key)

@@ -29,7 +29,7 @@ from spark_logbus.zookeeper import Session, default_connect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedSchema:
+class NewTopicSchema:
     """What is given of the schema of a new topic's values, or keys: its text or JSON value, or None
     for a subject that has schemas already."""
 
@@ -57,7 +57,7 @@ class SchemaDescription:
 
 
 def topic_config(
-    topic: str, config: Mapping[str, str], *, value: WantedSchema, key: WantedSchema
+    topic: str, config: Mapping[str, str], *, value: NewTopicSchema, key: NewTopicSchema
 ) -> dict[str, str]:
     """The configuration of a new topic with what is given of its schemas. Raises ConfigError."""
     written = dict(config)
@@ -85,8 +85,8 @@ def topic_config(
 def register_schemas(
     config: Mapping[str, str],
     *,
-    value: WantedSchema,
-    key: WantedSchema,
+    value: NewTopicSchema,
+    key: NewTopicSchema,
     zookeeper: str | None,
 ) -> None:
     """Register the schemas of a new topic with that configuration, all of them good for columns;
