@@ -238,7 +238,8 @@ class AsyncConsumer(Generic[V]):
     async def poll(
         self, timeout_s: float = 1.0, *, max_records: int = 500
     ) -> list[ConsumerRecord[V]]:
-        """Up to ``max_records`` records, as soon as there are some: see ``Consumer.poll``."""
+        """Returns up to ``max_records`` records, as soon as there are some: see
+        ``Consumer.poll``."""
         return await self._polled(
             timeout_s, lambda for_s: self._consumer.poll(for_s, max_records=max_records)
         )
@@ -249,7 +250,7 @@ class AsyncConsumer(Generic[V]):
         return await self._polled(timeout_s, self._consumer.poll_arrow)
 
     async def to_arrow(self, *, max_bytes: int | None = None) -> pa.Table:
-        """All that there is from the positions on: see ``Consumer.to_arrow``."""
+        """Returns all that there is from the positions on: see ``Consumer.to_arrow``."""
         return await self._received(partial(self._consumer.to_arrow, max_bytes=max_bytes))
 
     async def to_pandas(self, *, max_bytes: int | None = None) -> pd.DataFrame:

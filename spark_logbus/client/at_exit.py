@@ -55,7 +55,7 @@ def add_sender(client: object, finish: Finish) -> None:
 
 
 def add_counter(client: object, finish: Finish) -> None:
-    """The same for one that reports what others have sent: it comes after all of those."""
+    """Adds a client that reports what others have sent: it is finished after all of those."""
     _unfinished.counters[client] = finish
 
 
@@ -95,8 +95,8 @@ def _finish_all() -> None:
 
 
 def _finish_together(clients: dict[object, Finish], deadline: float) -> None:
-    """Each in a thread of its own where one can be started, so that one whose brokers are away
-    takes no time from the others."""
+    """Finishes each client in a thread of its own where one can be started, so that a client whose
+    brokers are away takes no time from the others."""
     threads = []
     for client, finish in list(clients.items()):
         thread = threading.Thread(target=_finish, args=(client, finish, deadline), daemon=True)

@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 
 class HelperThreads(Executor):
-    """Up to ``most`` daemon threads that run the calls submitted to it, in order. Thread-safe.
+    """Executor that runs the calls submitted to it in order, in up to ``most`` daemon threads.
+    Thread-safe.
 
     Threads are started when they are needed. When the system or Python refuses another one, those
     that are there run all calls.

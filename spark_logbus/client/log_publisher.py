@@ -156,7 +156,7 @@ class LogPublisher:
         self._say_dropped()
 
     def finish(self, timeout_s: float) -> bool:
-        """The same at the end of the program: what is not sent by then is dropped."""
+        """Flushes at the end of the program: what is not sent by then is dropped."""
         if self.flush(timeout_s):
             self._say_dropped()
             return True

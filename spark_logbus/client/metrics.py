@@ -132,7 +132,7 @@ class ClientCollector(Collector):
         return iter(families.values())
 
     def describe(self) -> list[Family]:
-        """Nothing, so that registering it reads no client."""
+        """Returns nothing, so that registering the collector reads no client."""
         return []
 
 

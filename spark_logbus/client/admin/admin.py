@@ -439,7 +439,7 @@ class Admin(OffsetQueries):
         is_seen: Callable[[Sequence[TopicInfo]], bool],
         deadline: Deadline,
     ) -> None:
-        """Until the metadata of every live broker show the change to the topic."""
+        """Waits until the metadata of every live broker show the change to the topic."""
         self._cluster.invalidate(name)
         request = MetadataRequest(topics=[name])
 

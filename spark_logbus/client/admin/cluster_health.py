@@ -112,8 +112,8 @@ def _described(
 def _silence(
     cluster: Cluster, address: BrokerAddress, led: list[PartitionDescription]
 ) -> str | None:
-    """Why a broker does not answer; None if it does. When it was asked for the ends of what it
-    leads, in vain, it is not waited for again."""
+    """Returns why a broker does not answer; None if it does. A broker that did not tell the ends
+    of what it leads is not waited for again."""
     for part in led:
         if part.leader == address and part.problem is not None:
             return f"does not answer: {part.problem.message}"

@@ -117,9 +117,9 @@ class OffsetQueries:
         topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
         patience_ms: float | None = None,
     ) -> FoundOffsets:
-        """Like ``list_offsets``, but asks each leader once, and waits for at most ``patience_ms``,
-        by default the connect timeout. Partitions whose leader did not answer are ``away``, each
-        with the reason."""
+        """Returns what ``list_offsets`` does, but asks each leader once, and waits for at most
+        ``patience_ms``, by default the connect timeout. Partitions whose leader did not answer are
+        ``away``, each with the reason."""
         asked = _questions(specs, topic_ids, now_us=self._cluster.clock.now_us())
         deadline = self._cluster.deadline_ms(
             self._cluster.config.connect_timeout_ms if patience_ms is None else patience_ms

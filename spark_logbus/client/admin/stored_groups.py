@@ -35,7 +35,7 @@ class GroupSummary:
 
     @property
     def topics(self) -> list[str]:
-        """Those that the group has committed offsets for."""
+        """Topics that the group has committed offsets for."""
         return sorted({each.topic for each in self.committed})
 
     @property
@@ -53,8 +53,8 @@ class ListedGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGroup:
-    """Like ``GroupSummary``, with the rewinds themselves, and the consumer that reads each
-    partition, of those that are read."""
+    """A group as ``GroupSummary`` has it, with the rewinds themselves, and the consumer of each
+    partition that is read."""
 
     name: str
     committed: dict[TopicPartition, CommittedOffset]
@@ -65,7 +65,7 @@ class StoredGroup:
 
 
 class StoredGroups:
-    """What ``session`` shows of groups. Thread-safe.
+    """Groups as ZooKeeper has them, read in ``session``. Thread-safe.
 
     ``offsets`` and ``rewinds`` are those of all groups.
     """
@@ -100,7 +100,7 @@ class StoredGroups:
         )
 
     def read(self, group: str) -> StoredGroup:
-        """All of one group. InvalidRequestError for one that is unknown."""
+        """Returns all of one group. InvalidRequestError for one that is unknown."""
         read = StoredGroup(
             name=group,
             committed=self.offsets.committed(group),
@@ -122,7 +122,7 @@ class StoredGroups:
                 raise _without_offsets(group, known)
 
     def require_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
-        """What the group has committed; InvalidRequestError if that is nothing."""
+        """Returns what the group has committed; InvalidRequestError if that is nothing."""
         committed = self.offsets.committed(group)
         if not committed:
             raise _without_offsets(group, self.names())
@@ -144,7 +144,7 @@ class StoredGroups:
 
 @contextmanager
 def stored_groups(zookeeper: str | None) -> Iterator[StoredGroups]:
-    """Those of a cluster, by default that of the environment, in a short session of their own."""
+    """Opens the groups of a cluster, by default that of the environment, in a short session."""
     connect = zookeeper or default_connect()
     with Session(connect, client_name="logbus-groups", expects_cluster=True) as session:
         yield StoredGroups(session)

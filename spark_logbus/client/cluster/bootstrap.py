@@ -22,7 +22,7 @@ class Bootstrap:
 
     @classmethod
     def of(cls, addresses: str) -> Bootstrap:
-        """From ``"host:port,host:port"``."""
+        """Parses ``"host:port,host:port"``."""
         if not isinstance(addresses, str):
             raise ConfigError(
                 f"The broker addresses are {addresses!r}, which is no text; use "

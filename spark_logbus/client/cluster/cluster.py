@@ -267,7 +267,7 @@ class Cluster:
             self._metadata = self._metadata.invalidated(topic)
 
     def invalidate_leader(self, address: BrokerAddress) -> None:
-        """Likewise for all topics in which the broker leads a partition."""
+        """Invalidates all topics in which the broker leads a partition."""
         with self._lock:
             self._metadata = self._metadata.invalidated_leader(address.broker_id)
 
@@ -280,7 +280,7 @@ class Cluster:
         return self._metadata.leader(topic_partition)
 
     def cached_partition_count(self, topic: str) -> int:
-        """How many partitions the topic has as last known, without asking anyone; 0 if unknown."""
+        """Returns the number of partitions as last known, without asking anyone; 0 if unknown."""
         known = self._metadata.topics.get(topic)
         return 0 if known is None else len(known.leaders)
 

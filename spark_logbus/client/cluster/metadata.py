@@ -47,7 +47,8 @@ class Metadata:
     met: dict[int, BrokerAddress] = field(default_factory=dict)
 
     def updated(self, response: MetadataResponse, *, learned_at: float) -> Metadata:
-        """This and what ``response`` says; brokers that it does not list are gone."""
+        """Returns these metadata with those of ``response``; brokers that it does not list are
+        gone."""
         brokers = {
             info.broker_id: BrokerAddress(info.broker_id, info.host, info.port, info.local_socket)
             for info in response.brokers
@@ -58,14 +59,16 @@ class Metadata:
         return Metadata(brokers, {**self.topics, **learned}, {**self.met, **brokers})
 
     def invalidated(self, topic: str) -> Metadata:
-        """With ``topic`` to be asked for again; what is known of it serves until then."""
+        """Returns these metadata with ``topic`` to be asked for again; what is known of it serves
+        until then."""
         known = self.topics.get(topic)
         if known is None:
             return self
         return replace(self, topics={**self.topics, topic: replace(known, learned_at=LONG_AGO)})
 
     def invalidated_leader(self, broker_id: int) -> Metadata:
-        """With all topics to be asked for again in which that broker leads a partition."""
+        """Returns these metadata with all topics to be asked for again in which that broker leads a
+        partition."""
         topics = {
             name: replace(known, learned_at=LONG_AGO)
             if broker_id in known.leaders.values()

@@ -265,8 +265,8 @@ class Consumer(Generic[V]):
 
     @names_keywords
     def poll(self, timeout_s: float = 1.0, *, max_records: int = 500) -> list[ConsumerRecord[V]]:
-        """Up to ``max_records`` records, as soon as there are some, or none after ``timeout_s``;
-        the position moves past them only. Raises what ``poll_arrow`` does."""
+        """Returns up to ``max_records`` records, as soon as there are some, or none after
+        ``timeout_s``; the position moves past them only. Raises what ``poll_arrow`` does."""
         most = as_max_records(max_records)
         deadline = self._cluster.deadline_ms(as_timeout_ms(timeout_s))
         while self._prepare_iteration(deadline):
@@ -315,15 +315,16 @@ class Consumer(Generic[V]):
         return self._positions.value_schema(topic)
 
     def to_pandas(self, *, max_bytes: int | None = None) -> pd.DataFrame:
-        """Likewise as a DataFrame."""
+        """Returns what ``to_arrow`` does, as a DataFrame."""
         return self.to_arrow(max_bytes=max_bytes).to_pandas()
 
     def _needs_rebalance(self) -> bool:
-        """What is read has to be looked at before anything more is handed out."""
+        """Tells if the group is to share its partitions anew before anything more is handed out."""
         return self._subscription is not None and self._subscription.needs_rebalance
 
     def _rebalance(self, deadline: Deadline) -> bool:
-        """False if it is not certain by the deadline what is to be read."""
+        """Takes up what the group gives this consumer; False if that is not certain by the
+        deadline."""
         if self._subscription is None:
             return True
         with self._calling_back():
@@ -331,8 +332,8 @@ class Consumer(Generic[V]):
 
     @contextmanager
     def _calling_back(self) -> Iterator[None]:
-        """Callbacks that commit do so as the consumer does by itself: they are called by it, and
-        say nothing of what the program has dealt with."""
+        """Marks a call of callbacks. Those that commit do so as the consumer does by itself: they
+        are called by it, and say nothing of what the program has dealt with."""
         before, self._calls_back = self._calls_back, True
         try:
             yield
@@ -479,7 +480,7 @@ class Consumer(Generic[V]):
             self._subscription.member.commit_at(self._commit_due)
 
     def _begin_call(self) -> None:
-        """What was handed out before is dealt with, as the next is asked for."""
+        """Counts what was handed out before as dealt with, as the next is asked for."""
         if self._closed:
             raise InvalidRequestError("This consumer is closed; make another one.")
         self._positions.settle()

@@ -75,7 +75,7 @@ class PartitionFailures:
     def record_silence(
         self, topic_partitions: Iterable[TopicPartition], error: LogbusError, *, since: float
     ) -> None:
-        """Record that no answer has come for them yet; it may still come."""
+        """Records that no answer has come for them yet; it may still come."""
         for topic_partition in topic_partitions:
             self._failures.setdefault(topic_partition, _Failure(since, error))
 

@@ -95,7 +95,7 @@ class Iteration:
         return None if self.last is None else self.last.offset + 1
 
     def rest(self) -> FetchedBatch | None:
-        """What was not handed out; None if nothing is left."""
+        """Returns the records that were not handed out; None if nothing is left."""
         batch, next_offset = self.batch, self.next_offset
         if batch is None or next_offset is None:
             return batch
@@ -160,7 +160,7 @@ class ConsumerPositions:
         return len(self._partitions)
 
     def read_exactly(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Those that stay keep their positions, and pauses."""
+        """Reads exactly these partitions; those that stay keep their positions and pauses."""
         before, self._partitions = self._partitions, dict.fromkeys(topic_partitions)
         for topic_partition in before:
             if topic_partition not in self._partitions:
@@ -171,7 +171,7 @@ class ConsumerPositions:
                 self._paused.discard(topic_partition)
 
     def require(self, topic_partition: TopicPartition) -> None:
-        """InvalidRequestError for one that is not read."""
+        """Raises InvalidRequestError for a partition that is not read."""
         if topic_partition not in self._partitions:
             raise InvalidRequestError(
                 f"{topic_partition} is not assigned to this consumer; assign it first."
@@ -196,7 +196,7 @@ class ConsumerPositions:
     # -- what was dealt with --------------------------------------------------------------
 
     def settle(self) -> None:
-        """All that was handed out is dealt with: the caller asks for more, or commits it."""
+        """Counts all that was handed out as dealt with: the caller asks for more, or commits it."""
         self._unsettled.clear()
         self.iteration.settled = self.iteration.last
 
@@ -235,13 +235,13 @@ class ConsumerPositions:
     # -- positions ------------------------------------------------------------------------
 
     def positions(self) -> dict[TopicPartition, Position]:
-        """Those that were found."""
+        """Returns the positions that were found."""
         self._note_iteration()
         return dict(self._positions)
 
     def seek(self, topic_partition: TopicPartition, spec: OffsetSpec) -> None:
-        """An offset is of the topic that is read; once that was raised as recreated, of the
-        present one."""
+        """Goes on from there. An offset is of the topic that is read; once that was raised as
+        recreated, of the present one."""
         known = self._positions.get(topic_partition)
         if (
             isinstance(spec, AtOffset)
@@ -253,8 +253,8 @@ class ConsumerPositions:
             self._go_to(self._starts.resolve({topic_partition: spec}))
 
     def find_position(self, topic_partition: TopicPartition) -> Position:
-        """Its position; where it has none, its committed or configured start, for which leaders
-        that are away are waited for."""
+        """Returns the position of a partition; where it has none, its committed or configured
+        start, for which leaders that are away are waited for."""
         if topic_partition not in self._positions:
             self._go_to(self._starts.find([topic_partition]))
         self._note_iteration()
@@ -272,7 +272,7 @@ class ConsumerPositions:
             self._go_to(self._starts.find_some(missing))
 
     def value_schema(self, topic: str) -> str | None:
-        """That of a topic of which a partition is read; None for plain bytes."""
+        """Returns the schema of a topic of which a partition is read; None for plain bytes."""
         own = next((each for each in self.partitions if each.topic == topic), None)
         if own is None:
             raise InvalidRequestError(
@@ -301,7 +301,7 @@ class ConsumerPositions:
         return next(iter(types), PLAIN_READER.arrow_type)
 
     def forget_positions(self) -> None:
-        """They are to be found anew."""
+        """Forgets all positions; they are found anew."""
         for topic_partition in self._partitions:
             self._drop(topic_partition)
         self._positions.clear()
@@ -335,7 +335,7 @@ class ConsumerPositions:
 
     @property
     def has_received(self) -> bool:
-        """There is something to hand out, besides what is under iteration."""
+        """True if there is something to hand out, besides what is under iteration."""
         return bool(self._received)
 
     def request_more(self) -> None:
@@ -488,8 +488,8 @@ class ConsumerPositions:
         return record
 
     def take_records(self, most: int) -> list[ConsumerRecord]:
-        """Up to so many of the records under iteration, which ends with its last one; the position
-        moves past them."""
+        """Returns up to so many of the records under iteration, which ends with its last one; the
+        position moves past them."""
         self.in_loop = False
         iteration = self.iteration
         batch = iteration.batch
@@ -528,13 +528,13 @@ class ConsumerPositions:
         return fetched
 
     def _fetch_again(self, topic_partition: TopicPartition) -> None:
-        """What was received of it cannot be decoded yet, and is asked for when it may be tried
-        again; others are handed out meanwhile."""
+        """Drops what was received of a partition and cannot be decoded yet. It is fetched when it
+        may be tried again; others are handed out meanwhile."""
         self._received = deque(each for each in self._received if each[0] != topic_partition)
         self._fetch_from[topic_partition] = self._positions[topic_partition]
 
     def begin_iteration(self) -> None:
-        """With what was received first, which may hold nothing to hand out."""
+        """Begins to hand out what was received first, which may hold no record."""
         topic_partition = self._received[0][0]
         before = self._positions[topic_partition]
         fetched = self._next_received()
@@ -549,7 +549,8 @@ class ConsumerPositions:
             raise
 
     def end_iteration(self) -> None:
-        """All of it was handed out; so was the gap that compaction may have left behind it."""
+        """Moves the position past all that was under iteration, and past the gap that compaction
+        may have left behind it."""
         current = self.iteration.batch
         if current is not None:
             self._move(current.topic_partition, self.iteration.end_offset)

@@ -131,7 +131,7 @@ def walk(
 
 
 def encoded_batch(run: RecordBatchRun, number: int) -> EncodedBatch:
-    """One of the record batches of ``run``."""
+    """Returns one of the record batches of ``run``."""
     return EncodedBatch(run.header(number), run.record_batch(number), run.is_cut(number))
 
 

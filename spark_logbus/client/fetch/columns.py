@@ -28,7 +28,7 @@ _LEAST_TYPED_TOGETHER: Final = 3
 
 
 class PartitionRows(NamedTuple):
-    """So many rows of one partition."""
+    """Number of rows of one partition."""
 
     topic_partition: TopicPartition
     rows: int
@@ -39,7 +39,7 @@ class FetchedColumns:
     """Records of one or more record batches with the same attributes, cut to what was asked for."""
 
     partitions: Sequence[PartitionRows]
-    """How many rows are of each partition, in their order."""
+    """Number of rows of each partition, in their order."""
 
     columns: Mapping[str, pa.Array]
     """Columns of ``record.rows.columns`` that were asked for, without ``key`` and ``headers`` that
@@ -246,7 +246,7 @@ def _one_by_one(
     enough_bytes: int,
     values: PlainReader,
 ) -> tuple[int, FetchedColumns | None]:
-    """As ``take_columns``, of record batches with the same attributes."""
+    """Takes what ``take_columns`` does, of record batches with the same attributes."""
     found: list[FetchedBatch] = []
     count = size = 0
     for number in range(len(run)):

@@ -72,7 +72,8 @@ class FirstFetches:
         self._asked_up_to = 0
 
     def take(self, number: int) -> FirstFetch | None:
-        """What came of the range of that number, from its start on; to be called in their order."""
+        """Returns what came of the range of that number, from its start on. Called in their
+        order."""
         if number >= self._asked_up_to:
             self._ask(range(number, min(len(self._ranges), number + self._ranges_a_round)))
         return self._received.pop(number, None)

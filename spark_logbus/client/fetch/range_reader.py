@@ -186,7 +186,8 @@ class RangeReader:
         return raw
 
     def _next_run(self) -> RecordBatchRun | None:
-        """What has been received, fetched if need be; None, and all given back, at the end."""
+        """Returns what has been received, fetched if need be. At the end gives all back and returns
+        None."""
         try:
             while not self._closed and self._received is None and self._position < self._range.end:
                 self._cluster.retrying(
@@ -285,7 +286,8 @@ class RangeReader:
 
     @property
     def _max_by_file(self) -> int:
-        """The most that a fetch asks for; it stays the same until that was answered."""
+        """Limit of the bytes of a file that a fetch asks for. It stays the same until that was
+        answered."""
         if self._choice is not None:
             return 0  # some columns are fewer bytes than the whole file, however they come
         return self._max_mapped_bytes if self._maps_files else 0

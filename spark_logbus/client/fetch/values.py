@@ -121,7 +121,7 @@ class ValueReader(PlainReader):
 
     @cached_property
     def choice(self) -> ColumnChoice | None:
-        """What a fetch is to ask for; None: everything."""
+        """Columns that a fetch is to ask for; None: everything."""
         if self._schemas.encoding is not Encoding.COLUMNS:
             return None
         chosen = {}
@@ -152,7 +152,8 @@ class ValueReader(PlainReader):
         return find_cut_run(data, self.cut, least_bytes=least_bytes)
 
     def cut(self, header: RecordBatchHeader) -> ColumnSelection | None:
-        """What comes of that record batch when a fetch asks for ``choice``; None: all of it."""
+        """Returns what comes of that record batch when a fetch asks for ``choice``; None: all of
+        it."""
         choice = self.choice
         if (
             choice is None
@@ -312,7 +313,7 @@ class ValueReader(PlainReader):
         return writer.decode(values, start=0, max_decoded_bytes=max_bytes)
 
     def _none_of(self, values: pa.Array, reason: str) -> Decoded:
-        """None of ``values`` decodes, but for tombstones."""
+        """Returns nulls for ``values``, none of which decodes but tombstones."""
         there = np.flatnonzero(values.is_valid()).tolist()
         nulls = pa.nulls(len(values), self.arrow_type)
         return Decoded(nulls, [Undecodable(row, reason) for row in there])
@@ -359,7 +360,7 @@ class ValueReader(PlainReader):
 
 
 class _Writer:
-    """What the values of one schema are, and how they become the reader's."""
+    """Values of one schema, and the way by which they become the reader's."""
 
     def __init__(
         self,

@@ -132,7 +132,7 @@ class Acknowledgement:
         return done is None or done.wait(timeout) or self.done
 
     def hear(self, record: int | None = None) -> None:
-        """Somebody hears of the failure, if it failed: of one record, or of all."""
+        """Notes that somebody has heard of the failure, if it failed: of one record, or of all."""
         unheard = self._unheard
         if unheard is not None:
             unheard.hear(record)
@@ -148,8 +148,8 @@ class Acknowledgement:
         return self._range
 
     def failure(self, timeout: float | None) -> LogbusError | None:
-        """What failed, waited for, if it did; made anew for each who asks, who may raise it.
-        Raises TimeoutError after ``timeout`` s."""
+        """Waits for the end, and returns what failed, if it did; made anew for each who asks, who
+        may raise it. Raises TimeoutError after ``timeout`` s."""
         self._require_settled(timeout)
         return None if self.error is None else self.error.again()
 

@@ -52,7 +52,7 @@ class UnheardFailure:
         self.error = error
 
     def hear(self, record: int | None) -> None:
-        """Somebody has heard of that record, by whatever number, or with None of all of them."""
+        """Notes that somebody has heard of that record, by whatever number, or with None of all."""
         with self._failures.lock:
             if not self._left:
                 return
@@ -94,7 +94,7 @@ class Failures:
             return failure
 
     def heard(self, failure: UnheardFailure, records: int, number: int, *, all_of_it: bool) -> None:
-        """Under the lock, by a failure."""
+        """Counts records that somebody has heard of. Called by a failure, under the lock."""
         if number != self._round:
             return
         self._records -= records

@@ -52,7 +52,7 @@ class ProducerInterceptor:
         appended: AppendedRange | None,
         error: LogbusError | None,
     ) -> None:
-        """What became of records that were under way: their place, or else what failed.
+        """Hears what became of records that were under way: their place, or else what failed.
 
         Records that failed by a timeout or a lost connection may be there all the same. An error
         is logged, and nothing else.

@@ -29,8 +29,8 @@ Uint32s = npt.NDArray[np.uint32]
 
 
 def crc32c_of_each(keys: pa.BinaryArray) -> Uint32s | None:
-    """One for each of ``keys``, of which none is null; None if they are not of one length from 1 to
-    ``MAX_KEY_BYTES``."""
+    """Returns the checksum of each of ``keys``, of which none is null; None if they are not of one
+    length from 1 to ``MAX_KEY_BYTES``."""
     if not len(keys):
         return None
     _, offsets_buffer, data_buffer = keys.buffers()
@@ -66,7 +66,7 @@ def _linear(keys: Bytes) -> Uint32s:
 
 @cache
 def _tables() -> list[Uint32s]:
-    """By place in a word of a pair of bytes: what each pair there adds."""
+    """Returns what each pair of bytes adds, by the place of the pair in a word."""
     bytewise = np.array(
         [
             [_linear_of(bytes([byte, *bytes(_WORD - 1 - place)])) for byte in range(256)]

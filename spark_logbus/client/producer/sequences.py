@@ -121,7 +121,7 @@ class Sequences:
         return False
 
     def given_up(self, batch: Numbered) -> None:
-        """Nobody waits for it any more, whatever became of it."""
+        """Notes that nobody waits for a record batch any more, whatever became of it."""
         if batch.in_doubt:
             self._unknown = max(batch.sequence, self._unknown or 0)
 

@@ -159,7 +159,7 @@ class ValueWriter(PlainWriter):
         return records.set_column(records.schema.get_field_index("value"), "value", values)
 
     def altered(self, records: pa.RecordBatch, *, now_us: int) -> pa.RecordBatch:
-        """What an interceptor made of that which ``records`` has returned, as the same.
+        """Returns what an interceptor made of what ``records`` has returned, in the same form.
 
         Raises as ``records`` does.
         """

@@ -30,8 +30,8 @@ from spark_logbus.zookeeper import Session, default_connect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopicSchema:
-    """What is given of the schema of a new topic's values, or keys: its text or JSON value, or None
-    for a subject that has schemas already."""
+    """Schema that is given for a new topic's values, or keys: its text or JSON value, or None for a
+    subject that has schemas already."""
 
     schema: Any = None
     encoding: str | None = None
@@ -125,8 +125,8 @@ def _latest(registry: SchemaRegistry, subject: str) -> int:
 def describe_schemas(
     configs: Mapping[str, Mapping[str, str]], *, zookeeper: str | None
 ) -> dict[str, list[SchemaDescription]]:
-    """Of each topic, by its configuration; an empty list for one of plain bytes. Raises
-    CoordinationError."""
+    """Returns the schemas of each topic, by its configuration; an empty list for one of plain
+    bytes. Raises CoordinationError."""
     found = {topic: list(_encoded(config)) for topic, config in configs.items()}
     if not any(found.values()):
         return found  # without ZooKeeper
@@ -161,7 +161,7 @@ def _with_latest(registry: SchemaRegistry, described: SchemaDescription) -> Sche
 
 @contextmanager
 def _registry(zookeeper: str | None) -> Iterator[SchemaRegistry]:
-    """In a short session of its own, by default with the ZooKeeper of the environment."""
+    """Opens the registry in a short session, by default with the ZooKeeper of the environment."""
     connect = zookeeper or default_connect()
     with Session(connect, client_name="logbus-topics", expects_cluster=True) as session:
         yield SchemaRegistry(session)

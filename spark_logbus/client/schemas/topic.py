@@ -21,7 +21,8 @@ MAX_TEXT_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class ValueSchemas:
-    """All that a reader has to know of a topic's schemas. Picklable: it goes to Spark's tasks."""
+    """Schemas of a topic, as far as a reader has to know them. Picklable: it goes to Spark's
+    tasks."""
 
     topic: str
     encoding: Encoding
@@ -42,11 +43,11 @@ class ValueSchemas:
     """The id of ``reader``, which is one of them; None: it is not known."""
 
     def read_under(self, schema_id: int) -> ValueSchemas:
-        """The same, to be read under another of ``writers``."""
+        """Returns the same schemas, to be read under another of ``writers``."""
         return replace(self, reader=self.writers[schema_id], reader_id=schema_id)
 
     def named(self, schema_id: int) -> str:
-        """One of the schemas, for people."""
+        """Names one of the schemas, for people."""
         version = self.versions.get(schema_id)
         if version is None:
             return f"the schema with the id {schema_id}"
@@ -60,7 +61,7 @@ class ValueSchemas:
 
 @dataclass(frozen=True, slots=True)
 class WriterSchema:
-    """All that a writer has to know of a topic's schema. Picklable: it goes to Spark's tasks."""
+    """Schema of a topic, as far as a writer has to know it. Picklable: it goes to Spark's tasks."""
 
     encoding: Encoding
     schema_id: int
@@ -117,9 +118,9 @@ def find_value_schemas(
     version: int | None = None,
     known: ValueSchemas | None = None,
 ) -> ValueSchemas | None:
-    """What a reader of the topic has to know to read it under that version of its subject, or the
-    latest; None for a topic of plain bytes. What is ``known`` of it stays, and the reader's schema
-    with it.
+    """Returns what a reader of the topic has to know to read it under that version of its subject,
+    or the latest; None for a topic of plain bytes. What is ``known`` of it stays, and the reader's
+    schema with it.
 
     Versions that were deleted softly are among them, and may be read under: records that have them
     are still there. Raises UnknownSubjectError, UnknownVersionError, SchemaTooLargeError and

@@ -147,7 +147,7 @@ class BrokerConnection:
         return not (self.failure or self._out or self._awaited or self._reader.in_frame)
 
     def looks_alive(self) -> bool:
-        """For an idle connection: no end of stream, and no byte that nobody asked for."""
+        """Tells if an idle connection shows no end of stream, and no byte that nobody asked for."""
         return self.idle and self._transport.is_silent()
 
     # -- sending --------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Transport(Protocol):
         ...
 
     def receive_with_file(self, buffer: memoryview) -> tuple[int, MappedFile | None]:
-        """As ``receive_into``, and the file that came with the first byte."""
+        """Receives as ``receive_into`` does, and the file that came with the first byte."""
         ...
 
     def send(self, buffers: Sequence[memoryview]) -> int:

@@ -65,7 +65,7 @@ _NO_WRITE: Final = 0  # of none that is ever decided: numbers are random
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteIdentity:
-    """What makes a write the same write when it is tried again.
+    """Identity that a write keeps when it is tried again.
 
     ``writer`` writes ``version`` after version, which rise; each is committed once. ``run`` tells
     a run of a query from those before it, which must not write any more. ``once``: the writer
@@ -292,7 +292,7 @@ class AtomicWrites:
         promises: Mapping[int, str],
         told: _Told | None,
     ) -> Decision | None:
-        """None when this one is decided; else the one of the same version that was before."""
+        """Decides a write; returns None, or the decision of the same version that was before."""
         settled = self._published.get(identity.writer)
         refusals = 0
         while True:
@@ -405,7 +405,7 @@ class AtomicWrites:
         return True
 
     def _is_published(self, writer: str, decision: Decision) -> bool:
-        """Whether nothing of a decided write is left to publish, for all that ZooKeeper knows."""
+        """Tells if nothing of a decided write is left to publish, for all that ZooKeeper knows."""
         another = Decision(decision.version, decision.write ^ 1, "")
         request = DecideRequest(writer, "", another, look=True)
         standing = self._ask("Looking at a write", request).decision

@@ -33,7 +33,7 @@ _IDLE_LOOKS: Final = 4  # in the time after which one that asks for nothing is l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """What a member brings to its group."""
+    """Settings that a member brings to its group."""
 
     name: str
     topics: Subscribed
@@ -69,7 +69,7 @@ class GroupMember:
         self._asked_at = elapsed()
         self._leaving = threading.Lock()
         self._left = False
-        #: It was taken out of the group because it asked for nothing.
+        #: True once it was taken out of the group because it asked for nothing.
         self.evicted = False
         follow_forks(self)
 
@@ -99,7 +99,7 @@ class GroupMember:
         self._watch_idleness()
 
     def rejoin(self) -> None:
-        """After it was left out. Raises CoordinationError."""
+        """Joins once more, after it was evicted. Raises CoordinationError."""
         membership = self._new_membership()
         membership.join()
         self._membership, self.evicted = membership, False
@@ -137,7 +137,7 @@ class GroupMember:
 
     @property
     def needs_rebalance(self) -> bool:
-        """The consumer is to look at what it owns before it hands out anything more. Raises
+        """True if the consumer is to look at what it owns before it hands out anything more. Raises
         ProcessForkedError in a forked process."""
         now = elapsed()
         if now < self.next_check_at:
@@ -198,18 +198,18 @@ class GroupMember:
     # -- what is owned ----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """What changes from now on is looked at again."""
+        """Begins to note changes anew: those from now on are looked at again."""
         self._changed = False
         self._look_again_at = math.inf
 
     @property
     def to_read(self) -> frozenset[TopicPartition]:
-        """What the newest assignment gives this member."""
+        """Partitions that the newest assignment gives this member."""
         return self._membership.assigned
 
     def claim(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those of ``partitions`` that are owned now; the others are tried again, when their
-        owners have let go. Raises GroupHeldError."""
+        """Owns ``partitions`` as far as they are free, and returns those; the others are tried
+        again, when their owners have let go. Raises GroupHeldError."""
         if not partitions:
             return frozenset()
         try:
@@ -224,7 +224,7 @@ class GroupMember:
         return claimed.owned
 
     def look_again(self) -> None:
-        """After a while, whatever has changed until then."""
+        """Has the consumer look again after a while, whether anything has changed or not."""
         self._look_again_at = elapsed() + _LOOK_AGAIN_S
         self.next_check_at = 0.0
 

@@ -25,7 +25,7 @@ def ignore(_: list[TopicPartition]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Called by the consumer's thread, while it is asked for records.
+    """Functions that the consumer's thread calls while it is asked for records.
 
     ``on_assigned``: these are read from now on. ``on_revoked``: these are given up now; what was
     handed out of them can still be committed. ``on_lost``: these are read by others, perhaps since
@@ -61,12 +61,12 @@ class Subscription:
 
     @property
     def needs_rebalance(self) -> bool:
-        """``rebalance`` is to be called before anything is handed out."""
+        """True if ``rebalance`` is to be called before anything is handed out."""
         return self.member.needs_rebalance
 
     def rebalance(self, deadline: Deadline) -> bool:
-        """Give up what others are to read, claim what this consumer is to, as far as that can be
-        done now; False if it is not certain by ``deadline`` what it owns. Raises GroupHeldError,
+        """Gives up what others are to read and claims what this consumer is to, as far as that can
+        be done now; False if it is not certain by ``deadline`` what it owns. Raises GroupHeldError,
         and what the callbacks raise."""
         member = self.member
         if not member.needs_rebalance:
