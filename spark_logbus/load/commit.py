@@ -53,7 +53,7 @@ class Commit:
 
     @property
     def file_name(self) -> str:
-        """Sorts as the number does."""
+        """Name that sorts as the number does."""
         return f"{self.number:0{_DIGITS}d}{_SUFFIX}"
 
     @property

@@ -62,6 +62,14 @@ class Period(enum.Enum):
     NONE = "none"
 
 
+_PERIOD_COLUMNS: Final[Mapping[Period, Mapping[str, DataType]]] = {
+    Period.HOUR: {"date": DateType(), "hour": IntegerType()},
+    Period.DAY: {"date": DateType()},
+    Period.MONTH: {"month": StringType()},
+    Period.NONE: {},
+}
+
+
 class FileFormat(enum.Enum):
     """The format of a warehouse's files."""
 
@@ -105,13 +113,7 @@ class Layout:
     @property
     def period_columns(self) -> tuple[str, ...]:
         """The names that the load adds; no column of a record can have them."""
-        names = {
-            Period.HOUR: ("date", "hour"),
-            Period.DAY: ("date",),
-            Period.MONTH: ("month",),
-            Period.NONE: (),
-        }[self.period]
-        return tuple(f"{self.prefix}{name}" for name in names)
+        return tuple(f"{self.prefix}{name}" for name in _PERIOD_COLUMNS[self.period])
 
     @property
     def undivided(self) -> Layout:
@@ -190,13 +192,8 @@ class Layout:
 
     def table_schema(self, stored: StructType) -> StructType:
         """The columns of a table over the files; those that name directories come last."""
-        period = {
-            Period.HOUR: (DateType(), IntegerType()),
-            Period.DAY: (DateType(),),
-            Period.MONTH: (StringType(),),
-            Period.NONE: (),
-        }[self.period]
-        added = zip(self.period_columns, period, strict=True)
+        kinds = _PERIOD_COLUMNS[self.period].values()
+        added = zip(self.period_columns, kinds, strict=True)
         return StructType(
             [
                 *(field for field in stored.fields if field.name not in self.columns),

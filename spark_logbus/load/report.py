@@ -35,7 +35,7 @@ class LoadReport:
 
     @property
     def nothing_new(self) -> bool:
-        """True where no records came in beyond those of earlier loads."""
+        """Tells whether no records came in beyond those of earlier loads."""
         return self.commit is None or not self.commit.ranges
 
     def with_staged(self, staged: StagedLoad) -> Self:

@@ -68,7 +68,7 @@ class Warehouse:
 
     @property
     def path(self) -> str:
-        """Absolute and with its scheme: the same for every way to name the directory."""
+        """Path with its scheme, the same for every way to name the directory."""
         return self._directory.root
 
     def staging(self, name: str) -> str:
@@ -136,7 +136,7 @@ class Warehouse:
         return [self._directory.absolute(name) for name in files]
 
     def has_dead_letters(self, root: str | None = None) -> bool:
-        """True if there are files of some; ``root`` is the absolute path of a load's staging."""
+        """Tells whether there are some; ``root`` is the absolute path of a load's staging."""
         below = "" if root is None else root.removeprefix(self.path).lstrip("/")
         return self._directory.exists(_under(below, DEAD_LETTERS))
 
@@ -159,7 +159,7 @@ class Warehouse:
         return None
 
     def recover(self) -> Commit | None:
-        """Take over from all loads before: none of them can commit any more when this returns.
+        """Takes over from all loads before: none of them can commit any more when this returns.
 
         Finishes a load that was committed, discards those that were not, and returns the last
         commit. Raises WarehouseError when that is older than the files that are in.
@@ -207,7 +207,7 @@ class Warehouse:
         self._directory.make_directory(_LOADS)
 
     def commit(self, commit: Commit) -> None:
-        """Put the commit file in place, by one rename that fails if another load was faster.
+        """Puts the commit file in place, by one rename that fails if another load was faster.
 
         SupersededError when one has taken over; nothing is left of this load then.
         """
@@ -233,7 +233,7 @@ class Warehouse:
         return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{file_name}"))
 
     def publish(self, commit: Commit) -> None:
-        """Move a committed load's files to where readers look.
+        """Moves a committed load's files to where readers look.
 
         SupersededError when another load has taken over, which moves them itself.
         """
@@ -250,9 +250,9 @@ class Warehouse:
             ) from error
 
     def _publish(self, commit: Commit, staging: str) -> None:
-        """Repeating it is harmless. A directory that is new to the warehouse is moved as a whole,
-        by one rename. What is replaced goes first: readers may miss records for a moment, as while
-        a load comes in, and never see one twice."""
+        """Moves files; repeating it is harmless. A directory that is new to the warehouse is moved
+        as a whole, by one rename. What is replaced goes first: readers may miss records for a
+        moment, as while a load comes in, and never see one twice."""
         self._mark_loaded(commit)
         for name in commit.replaces:
             self._directory.delete(name)
@@ -271,7 +271,7 @@ class Warehouse:
         self._directory.delete(staging)
 
     def _move_whole(self, directory: str, staging: str, moved: set[str]) -> bool:
-        """Move ``directory``, or the one above it that is new to the warehouse: False if there is
+        """Moves ``directory``, or the one above it that is new to the warehouse: False if there is
         none, or none of it is staged any more. Those in ``moved`` have gone with an earlier one."""
         for each in _chain(directory):
             if each in moved:
@@ -285,7 +285,7 @@ class Warehouse:
         return False
 
     def _require(self, commit: Commit, directory: str, moved: set[str]) -> None:
-        """Files that are no longer staged must have been moved by an earlier try."""
+        """Raises WarehouseError unless an earlier try has moved what is no longer staged."""
         missing = sorted(moved - set(self._directory.names(directory))) if moved else []
         if missing:
             raise WarehouseError(
@@ -314,8 +314,8 @@ class Warehouse:
 
 
 def require_newest(names: Sequence[str], last: Commit | None, *, path: str) -> None:
-    """Raise WarehouseError if a topic's directory at ``path``, with these names in it, has files of
-    a load after ``last``, or of another one of its number (pure)."""
+    """Raises WarehouseError if a topic's directory at ``path``, with these names in it, has files
+    of a load after ``last``, or of another one of its number (pure)."""
     marks = _marks(names)
     if not marks:
         return
@@ -337,7 +337,7 @@ def _marks(names: Sequence[str]) -> list[str]:
 
 
 def _loaded_name(commit: Commit) -> str:
-    """Sorts as the loads do."""
+    """Name that sorts as the loads do."""
     return f"{_LOADED}{commit.staging}"
 
 

@@ -103,19 +103,20 @@ class TableColumn:
     staged: str  # its type in the staging table
 
     def into(self, existing: Mapping[str, ExistingColumn]) -> str:
-        """Its type in the target."""
+        """SQL type of this column in the target table."""
         there = existing.get(self.name)
         return self.types[0] if there is None else there.type
 
 
 def quoted(name: str) -> str:
-    """An identifier, taken exactly as it is."""
+    """Quotes an identifier, taken exactly as it is."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
 
 def columns_of(schema: StructType) -> tuple[TableColumn, ...]:
-    """Raises ConfigError for a column that no table can have."""
+    """Returns the columns of a table for a schema. Raises ConfigError for one that no table can
+    have."""
     return tuple(_column(field.name, field.dataType) for field in schema.fields)
 
 
@@ -143,7 +144,8 @@ def _column(name: str, kind: DataType) -> TableColumn:
 def check_fit(
     columns: Sequence[TableColumn], existing: Mapping[str, ExistingColumn], *, table: str
 ) -> None:
-    """IncompatibleColumnsError unless a table with the columns ``existing`` takes the load's."""
+    """Raises IncompatibleColumnsError unless a table with the columns ``existing`` takes those of
+    the load."""
     nothing = "Nothing was written."
     for column in columns:
         there = existing.get(column.name)
@@ -184,23 +186,16 @@ def check_known(existing: Mapping[str, ExistingColumn], *, table: str) -> None:
 
 
 def staged_frame(frame: DataFrame) -> DataFrame:
-    """``frame`` as the staging table has it: its columns under their numbers."""
-    return frame.select(
-        *(
-            _staged(F.col(quoted_for_spark(field.name)), field.dataType).alias(numbered(place))
-            for place, field in enumerate(frame.schema.fields)
-        )
-    )
+    """Selects the columns as the staging table has them, under their numbers."""
+    names = [numbered(place) for place in range(len(frame.columns))]
+    kinds = [field.dataType for field in frame.schema.fields]
+    staged = (_staged(F.col(n), kind).alias(n) for n, kind in zip(names, kinds, strict=True))
+    return frame.toDF(*names).select(*staged)
 
 
 def numbered(place: int) -> str:
     """The name of a staged column."""
     return f"c{place}"
-
-
-def quoted_for_spark(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
 
 
 def _staged(column: Column, kind: DataType) -> Column:
@@ -215,7 +210,7 @@ def create_staging(columns: Sequence[TableColumn], *, table: str) -> str:
 
 
 def create_target(columns: Sequence[TableColumn], *, table: str) -> str:
-    """One record has one row: the database itself refuses a second."""
+    """Statement that makes the table. One record has one row: the database refuses a second."""
     listed = ", ".join(f"{quoted(each.name)} {each.types[0]}" for each in columns)
     return f'CREATE TABLE {table} ({listed}, PRIMARY KEY ("partition", "offset"))'
 
@@ -227,7 +222,8 @@ def insert_staged(
     table: str,
     staging: str,
 ) -> str:
-    """Text becomes what the target has in its place; other types are the same, or wider."""
+    """Statement that moves staged rows: text becomes what the target has in its place; other types
+    are the same, or wider."""
     names = ", ".join(quoted(each.name) for each in columns)
     values = ", ".join(
         numbered(place) if each.staged == each.into(existing) else _cast(place, each, existing)

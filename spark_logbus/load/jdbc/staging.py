@@ -25,7 +25,6 @@ from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import JdbcTable
 from spark_logbus.load.errors import translated
 from spark_logbus.load.jdbc.columns import (
-    TableColumn,
     check_fit,
     columns_of,
     create_staging,
@@ -51,7 +50,6 @@ class Part:
     table: str
     staging: str
     schema: StructType
-    columns: tuple[TableColumn, ...]
     tally: RecordTally
 
 
@@ -103,14 +101,12 @@ class StagingTables:
                 name = self._database.qualified(part.staging)
                 transaction.run(f"DROP TABLE IF EXISTS {name}")
 
-    def stage(
-        self, decoded: DecodedRead, columns: tuple[TableColumn, ...], name: str, steps: StepTimer
-    ) -> tuple[Part, ...]:
+    def stage(self, decoded: DecodedRead, name: str, steps: StepTimer) -> tuple[Part, ...]:
         """Stages records, then dead letters if there are any; returns what is really there."""
         with steps.step("write"), self._translated("stage records", name):
-            self._write(decoded.frame, columns, name)
+            self._write(decoded.frame, name)
         with steps.step("check"), self._translated("count what was staged", name):
-            parts = [self._part(self._table.name, name, decoded.frame.schema, columns)]
+            parts = [self._part(self._table.name, name, decoded.frame.schema)]
         if decoded.dead():
             with steps.step("dead letters"), self._translated("stage dead letters", name):
                 parts.append(self._keep_apart(decoded.letters(), name + _DEAD))
@@ -119,20 +115,17 @@ class StagingTables:
     def _keep_apart(self, letters: DataFrame, name: str) -> Part:
         # A reason may quote what is wrong, and texts of the database hold no character 0.
         letters = letters.withColumn("reason", F.translate("reason", "\0", "\ufffd"))
-        columns = columns_of(letters.schema)
-        self._write(letters, columns, name)
-        return self._part(self._table.dead_letters, name, letters.schema, columns)
+        self._write(letters, name)
+        return self._part(self._table.dead_letters, name, letters.schema)
 
-    def _write(self, frame: DataFrame, columns: Sequence[TableColumn], name: str) -> None:
+    def _write(self, frame: DataFrame, name: str) -> None:
+        columns = columns_of(frame.schema)
         with self._database.transaction() as transaction:
             transaction.run(create_staging(columns, table=self._database.qualified(name)))
         self._database.append(staged_frame(frame), name)
 
-    def _part(
-        self, table: str, name: str, schema: StructType, columns: tuple[TableColumn, ...]
-    ) -> Part:
-        tally = tally_of(self._read(name, schema, TALLIED))
-        return Part(table, name, schema, columns, tally)
+    def _part(self, table: str, name: str, schema: StructType) -> Part:
+        return Part(table, name, schema, tally_of(self._read(name, schema, TALLIED)))
 
     def rows(self, parts: Iterable[Part], wanted: Sequence[str]) -> DataFrame:
         """Reads columns of what is staged, under the names that they will have."""
@@ -186,13 +179,13 @@ class StagingTables:
     def move(self, transaction: JdbcTransaction, part: Part) -> None:
         """Moves staged records into their table, which is made if it is not there."""
         table, staging = map(self._database.qualified, (part.table, part.staging))
-        existing = transaction.existing(table)
+        columns, existing = columns_of(part.schema), transaction.existing(table)
         if existing is None:
-            transaction.run(create_target(part.columns, table=table))
+            transaction.run(create_target(columns, table=table))
         else:
-            check_fit(part.columns, existing, table=table)
+            check_fit(columns, existing, table=table)
         moved = transaction.run(
-            insert_staged(part.columns, existing or {}, table=table, staging=staging)
+            insert_staged(columns, existing or {}, table=table, staging=staging)
         )
         if moved != part.tally.records:
             raise DataLossError(

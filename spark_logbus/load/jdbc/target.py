@@ -15,17 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import JdbcTable
 from spark_logbus.load.errors import SupersededError, WarehouseError, translated
-from spark_logbus.load.jdbc.columns import ROWS, TableColumn, check_fit, check_known, columns_of
+from spark_logbus.load.jdbc.columns import ROWS, check_fit, check_known, columns_of
 from spark_logbus.load.jdbc.connection import Database, DatabaseError, DatabaseUnavailableError
 from spark_logbus.load.jdbc.ledger import Ledger
 from spark_logbus.load.jdbc.staging import Part, StagedCommit, StagingTables, tally_of_parts
@@ -35,14 +35,6 @@ from spark_logbus.load.steps import StepTimer
 from spark_logbus.load.tally import NONE, tally_of
 from spark_logbus.load.target import PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
-
-
-@dataclass(frozen=True, slots=True)
-class TableRead:
-    """Records that are to be read of the log, and their columns in the table."""
-
-    decoded: DecodedRead
-    columns: tuple[TableColumn, ...]
 
 
 class TableTarget:
@@ -86,9 +78,9 @@ class TableTarget:
         return last
 
     def stage(self, load_input: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
-        read = self._plan(load_input, steps)
-        name, parts = self._stage(read, steps)
-        read.decoded.check(tally_of_parts(parts))
+        decoded, name = self._plan(load_input, steps), self._staging.new_name()
+        parts = self._staging.stage(decoded, name, steps)
+        decoded.check(tally_of_parts(parts))
         source, (records, dead_letters) = load_input.source, _counts(parts)
         commit = StagedCommit(
             last.number + 1 if last else 1,
@@ -104,27 +96,23 @@ class TableTarget:
         )
         return StagedLoad(commit, records, dead_letters)
 
-    def _plan(self, load_input: LoadInput, steps: StepTimer) -> TableRead:
+    def _plan(self, load_input: LoadInput, steps: StepTimer) -> DecodedRead:
         """Plans the read, and checks that the tables take its columns; nothing is read yet."""
         with steps.step("plan the read"), translated("plan the read"):
             decoded = load_input.read()
-            columns = columns_of(decoded.frame.schema)
-            self._check_fit(self._table.name, columns)
+            self._check_fit(self._table.name, decoded.frame.schema)
             if load_input.decoding.dead_letters:
-                self._check_fit(self._table.dead_letters, columns_of(decoded.letters().schema))
-        return TableRead(decoded, columns)
+                self._check_fit(self._table.dead_letters, decoded.letters().schema)
+        return decoded
 
-    def _check_fit(self, name: str, columns: Sequence[TableColumn]) -> None:
-        """Raises IncompatibleColumnsError unless the table takes these, or is not there yet."""
-        table = self._database.qualified(name)
+    def _check_fit(self, name: str, schema: StructType) -> None:
+        """Raises IncompatibleColumnsError unless the table takes the columns of ``schema``, or is
+        not there yet; ConfigError for a column that no table can have."""
+        columns, table = columns_of(schema), self._database.qualified(name)
         with self._database.transaction() as transaction:
             existing = transaction.existing(table)
         if existing is not None:
             check_fit(columns, existing, table=table)
-
-    def _stage(self, read: TableRead, steps: StepTimer) -> tuple[str, tuple[Part, ...]]:
-        name = self._staging.new_name()
-        return name, self._staging.stage(read.decoded, read.columns, name, steps)
 
     def rows(self, staged: Commit | None = None) -> DataFrame:
         if staged is not None:
@@ -167,22 +155,28 @@ class TableTarget:
         before: ExistingRows,
         steps: StepTimer,
     ) -> PlannedReplacement:
-        read = self._plan(load_input, steps)
+        decoded = self._plan(load_input, steps)
         with self._database.transaction() as transaction:
             existing = transaction.existing(self._database.qualified(self._table.name)) or {}
-        names = {column.name for column in read.columns}
+        read = decoded.frame.schema.names
         return PlannedReplacement(
             columns_added=(),  # a load does not alter a table
-            columns_left_out=tuple(name for name in existing if name not in names),
-            stage=partial(self._stage_replacement, read, last, window, before, steps),
+            columns_left_out=tuple(name for name in existing if name not in read),
+            stage=partial(self._stage_replacement, decoded, last, window, before, steps),
         )
 
     def _stage_replacement(
-        self, read: TableRead, last: Commit, window: Window, before: ExistingRows, steps: StepTimer
+        self,
+        decoded: DecodedRead,
+        last: Commit,
+        window: Window,
+        before: ExistingRows,
+        steps: StepTimer,
     ) -> StagedLoad:
-        name, parts = self._stage(read, steps)
-        read.decoded.check_staged(tally_of_parts(parts))
-        if not window.all_read(read.decoded.tally(), before.tally):
+        name = self._staging.new_name()
+        parts = self._staging.stage(decoded, name, steps)
+        decoded.check_staged(tally_of_parts(parts))
+        if not window.all_read(decoded.tally(), before.tally):
             with translated(f"compare what is staged with {self._table}"):
                 staged = self._staging.rows(parts, ROWS.names)
                 check_all_read(self._ledger.topic, self.rows(), staged, window)

@@ -88,12 +88,12 @@ class Window:
 
     @property
     def may_lack_moments(self) -> bool:
-        """True where it is given by a moment, which the log may have forgotten."""
+        """Tells whether a moment bounds the window, which the log may have forgotten."""
         return self.asked.since_us is not None and bool(self.cut_at)
 
     def all_read(self, read: RecordTally, held: RecordTally) -> bool:
-        """True if what was ``read`` of the window, and what is ``held`` of it, say by themselves
-        that all of that was read again."""
+        """Tells whether the tallies of what was ``read`` and is ``held`` of the window show by
+        themselves that all of it was read again."""
         return read == held or read.records == sum(each.count for each in self.ranges)
 
 
@@ -147,8 +147,8 @@ def _offsets(
 def _with_given_up(
     starts: Mapping[TopicPartition, int], snapshot: Snapshot, loads: Loads
 ) -> dict[TopicPartition, int]:
-    """``starts`` of a moment, where one that is the first after records that were loaded and then
-    given up is moved before these: they may be of that moment too."""
+    """Moves a start of ``starts`` that is the first after records that were loaded and then given
+    up before these: they may be of that moment too."""
     moved = dict(starts)
     for each, start in starts.items():
         lost = next((at for at in snapshot.spans[each].lost if at.end == start), None)
@@ -209,8 +209,8 @@ def plan_window(
 def gone_since(
     topic: str, window: Window, found: Mapping[TopicPartition, tuple[int | None, int | None]]
 ) -> None:
-    """NotInLogError where records of the moments that were asked for are in the warehouse and no
-    longer in the log, which does not know what it had (pure).
+    """Raises NotInLogError where records of the moments that were asked for are in the warehouse
+    and no longer in the log, which does not know what it had (pure).
 
     ``found`` are the first offsets of the warehouse below ``window.cut_at``, from the one moment on
     and from the other on; None where there is none.
@@ -259,8 +259,8 @@ def inside(ranges: tuple[OffsetRange, ...]) -> Column:
 
 
 def check_moments(topic: str, rows: DataFrame, window: Window) -> None:
-    """NotInLogError where records of the moments of the window are gone from the log: it looks
-    moments up in what it still has. ``rows``, of all records, know when they were."""
+    """Raises NotInLogError where records of the moments of the window are gone from the log, which
+    looks moments up in what it still has. ``rows``, of all records, know when they were."""
     since_us, until_us = window.asked.since_us, window.asked.until_us
     at, offset = F.unix_micros("timestamp"), F.col("offset")
     gone = inside(tuple(OffsetRange(each, 0, cut) for each, cut in window.cut_at.items()))
@@ -280,7 +280,7 @@ def check_moments(topic: str, rows: DataFrame, window: Window) -> None:
 
 
 def check_all_read(topic: str, held: DataFrame, read: DataFrame, window: Window) -> None:
-    """NotInLogError if rows of the window that are ``held``, of all, were not ``read`` again."""
+    """Raises NotInLogError if rows of the window that are ``held`` were not ``read`` again."""
     rows = (
         held.where(inside(window.ranges))
         .join(read, ["partition", "offset"], "anti")
