@@ -102,25 +102,27 @@ def test_a_window_of_rows_is_decoded_anew_and_all_others_stay(job: LoadedTable) 
     assert (again.records, again.dead_letters) == (5, 3)
 
 
-@pytest.mark.parametrize("where", [pytest.param("stage_again", marks=LONG), "commit"])
+@pytest.mark.parametrize(
+    ("kind", "where"), [pytest.param(StagingTables, "stage", marks=LONG), (TableTarget, "commit")]
+)
 def test_a_window_that_a_load_overtakes_is_left_as_it_was(
-    job: LoadedTable, where: str, monkeypatch: pytest.MonkeyPatch
+    job: LoadedTable, kind: type, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No lock keeps them apart: the load begins and ends while the other is at that step."""
     load_notes(job)
     job.produce('{"n": 6}')
     monkeypatch.setattr("spark_logbus.load.run.Lock", NoLock)
     monkeypatch.setattr("spark_logbus.load.reprocess.Lock", NoLock)
-    method = getattr(TableTarget, where)
+    method = getattr(kind, where)
 
-    def overtaken(self: TableTarget, *given: Any) -> Any:
+    def overtaken(self: object, *given: Any) -> Any:
         with monkeypatch.context() as inner:
-            inner.setattr(TableTarget, where, method)
+            inner.setattr(kind, where, method)
             assert job.load(**BEFORE).to_json()["load"] == 3
         return method(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TableTarget, where, overtaken)
+        patch.setattr(kind, where, overtaken)
         with pytest.raises(SupersededError, match=r"a load of .* has committed at"):
             job.reprocess(**window(job))
     assert job.query(ROWS) == [*OLD_ROWS[:3], ("0", "6", "6", "NULL"), OLD_ROWS[3]]
