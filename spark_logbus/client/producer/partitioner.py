@@ -26,7 +26,7 @@ for the usual one."""
 
 def partition_of(key: bytes, partitions: int) -> int:
     """Returns the partition of records with that key."""
-    return int(crc32c(key)) % partitions
+    return crc32c(key) % partitions
 
 
 class RoundRobin:

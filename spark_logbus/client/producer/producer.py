@@ -172,6 +172,7 @@ class Producer:
             self._compression is Compression.NONE and partitioner is None and not self._interceptors
         )
         self._append_value = self._accumulator.append_value
+        self._append_record = self._accumulator.append_record
         self._appender_of = self._accumulator.appenders.get
         self._known_topic = self._topics.known_topic
         self._closed = False
@@ -296,7 +297,7 @@ class Producer:
             self._topics.require_partition(topic_queues, partition)
         if partition is None and key is not None:
             partition = partition_of(key, len(topic_queues.queues))
-        future, news = self._accumulator.append_record(
+        future, news = self._append_record(
             topic_queues, partition, row, key, time_us, pairs, size, writer
         )
         if news:
