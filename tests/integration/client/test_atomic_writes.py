@@ -132,7 +132,8 @@ def test_a_write(cluster: Cluster, topic: str, writes: AtomicWrites) -> None:
 
 
 def test_large_parts_of_a_write_are_published_side_by_side(cluster: Cluster) -> None:
-    """One of them cannot be: the others are, and the answers are in the order of the questions."""
+    """The brokers publish all parts but one that is lost, and answer in the order of the
+    questions."""
     topic, write = f"t-{uuid.uuid4().hex[:8]}", write_number()
     Admin(cluster).create_topic(topic, partitions=12)
     on_first = [
@@ -174,7 +175,7 @@ def test_large_parts_of_a_write_are_published_side_by_side(cluster: Cluster) -> 
 def test_attempts_that_do_not_count_leave_nothing(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str, writes: AtomicWrites
 ) -> None:
-    """Not on a broker that has no part of the write either, and not if they come late."""
+    """Brokers drop them, also a broker that has no part of the write, and refuse late ones."""
     write = write_number()
     task = stage(cluster, topic, write, 0, ["a"])
     assert task.records.keys() == {TopicPartition(topic, 0)}
@@ -282,7 +283,7 @@ def test_a_run_that_was_succeeded_is_fenced(cluster: Cluster, topic: str) -> Non
 def test_the_brokers_publish_while_the_next_write_is_about_to(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have published and forgotten what it was told to publish first."""
+    """The brokers have published and forgotten what the next write was told to publish first."""
     identity = WriteIdentity(writer=uuid.uuid4().hex, version=1)
     publish_all = AtomicWrites._publish_all
     with monkeypatch.context() as patch:
@@ -291,7 +292,7 @@ def test_the_brokers_publish_while_the_next_write_is_about_to(
             committed(cluster, topic, AtomicWrites(cluster), identity, ["a", "b"])
 
     def late(self: AtomicWrites, decision: Decision, deadline: Deadline, writer: str) -> None:
-        """Until the brokers have forgotten it; then as ever."""
+        """Publishes again and again until the brokers have forgotten the write, then once more."""
 
         def forgotten() -> bool:
             try:
@@ -527,7 +528,7 @@ def test_what_is_decided_is_not_dropped(cluster: Cluster, topic: str, writes: At
 def test_what_was_dropped_since_it_was_prepared_is_not_decided(
     cluster: Cluster, topic: str, writes: AtomicWrites
 ) -> None:
-    """One of its leaders has lost it, for whatever reason; the other has it still."""
+    """A leader of the write has lost it, for whatever reason; the other has it still."""
     write = write_number()
     task = stage(cluster, topic, write, 0, ["a", "b"])
     me = WriteIdentity(writer=f"me {topic}", version=1)
@@ -577,7 +578,7 @@ def test_a_write_is_prepared_again_where_a_promise_was_let_go(
 def test_a_newer_run_drops_what_runs_that_died_have_left(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str, writes: AtomicWrites
 ) -> None:
-    """But for what one of them has decided, which is published."""
+    """Brokers drop all of it but what one run has decided, which they publish."""
 
     def run(name: str) -> tuple[WriteIdentity, int, StagedTask]:
         identity = WriteIdentity(writer=f"query:{topic}", version=1, run=name)

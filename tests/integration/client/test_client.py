@@ -124,7 +124,7 @@ def test_what_is_sent_is_read(
 def test_a_topic_that_others_have_deleted_is_unknown(
     brokers: EmbeddedCluster, admin: Admin, topic: str
 ) -> None:
-    """Also to who has met it just before."""
+    """An admin that has met the topic just before learns it as well."""
     admin.describe([topic])
     with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as other:
         Admin(other).delete_topic(topic)
@@ -392,7 +392,7 @@ def test_a_consumer_gives_way_to_a_query_that_holds_its_group(
 
 @pytest.mark.long
 def test_a_pattern_that_meets_new_topics_blames_no_broker(cluster: Cluster, admin: Admin) -> None:
-    """They are described before their leaders serve them."""
+    """New topics are described before their leaders serve them."""
     prefix = f"new-{uuid.uuid4().hex[:8]}"
     done = threading.Event()
 

@@ -122,7 +122,7 @@ def test_readers_follow_a_leader_to_another_port(
 def test_a_commit_needs_no_broker(
     brokers: EmbeddedCluster, cluster: Cluster, end: Callable[[BrokerProcess], None]
 ) -> None:
-    """One that was killed comes back when its session is over only."""
+    """A broker that was killed comes back only when its session is over."""
     topic = f"uncommitted-{end.__name__}"
     Admin(cluster).create_topic(topic, partitions=1)
     topic_partition = TopicPartition(topic, 0)

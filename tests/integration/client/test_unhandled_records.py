@@ -37,7 +37,7 @@ class HandlerError(Exception):
 
 @pytest.fixture
 def topic(cluster: Cluster) -> str:
-    """One of a hundred records, in one partition."""
+    """Name of a topic of a hundred records, in one partition."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     Admin(cluster).create_topic(name, partitions=1)
     with Producer(cluster) as producer:
@@ -75,7 +75,7 @@ def failing() -> Iterator[None]:
 
 
 def assigned(consumer: Consumer) -> list[TopicPartition]:
-    """What it reads, once that is known."""
+    """Returns what the consumer reads, once that is known."""
     while not consumer.assignment:
         consumer.poll(0.1, max_records=1)
     return consumer.assignment
@@ -249,7 +249,7 @@ def test_what_was_committed_in_a_loop_stays_so(
 def test_asking_for_more_counts_what_came_before(
     cluster: Cluster, topic: str, config: ConsumerConfig, committed: Callable[[], int | None]
 ) -> None:
-    """Also after a loop that was broken off, and by timed commits."""
+    """Timed commits count it too, also after a loop that was broken off."""
     timed = ConsumerConfig(group=topic, zookeeper=config.zookeeper, auto_commit_ms=0)
     with failing(), Consumer(cluster, timed) as consumer:
         consumer.subscribe(topic)
@@ -280,7 +280,7 @@ def test_a_seek_is_what_the_program_wants(
 def test_the_start_is_kept_where_nothing_was_dealt_with(
     cluster: Cluster, topic: str, config: ConsumerConfig, committed: Callable[[], int | None]
 ) -> None:
-    """Or the next one would begin behind the record that failed."""
+    """The next consumer would begin behind the record that failed otherwise."""
     latest = ConsumerConfig(group=topic, zookeeper=config.zookeeper, start=Latest())
     with failing(), Consumer(cluster, latest) as consumer:
         consumer.subscribe(topic)

@@ -195,7 +195,7 @@ def test_each_partition_has_one_reader_whoever_comes_and_goes(
 
 
 def change_one(group: Group, chance: random.Random) -> str:
-    """Something happens to a member; what it was."""
+    """Lets something happen to a member, and returns what it was."""
     stopped = [member for member in group.members if member.alive and member.stopped]
     if stopped and chance.random() < 0.5:
         member = stopped[0]
@@ -239,7 +239,7 @@ def committed(zookeeper: str) -> dict[int, int]:
 
 
 def assignments(journals: list[list[dict[str, Any]]]) -> dict[int, list[tuple[float, int]]]:
-    """When each partition was assigned to which member.
+    """Returns the times at which each partition was assigned to which member.
 
     What was lost again before anything was handed out of it is left out: a member that stands
     still after its claim, before it could write that down, writes it down when it goes on.

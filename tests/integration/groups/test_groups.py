@@ -308,8 +308,8 @@ class TestRewinds:
         assert rewinds.record("g", {A0: 1}, reason="w", actor="ann").mark.token
 
     def test_no_commit_slips_past_a_rewind(self, offsets: GroupOffsets, chroot: str) -> None:
-        """While a consumer commits as fast as it can, the rewind's offset stays the last word
-        for every commit that does not know of it."""
+        """The rewind's offset stays the last word for every commit that does not know of it, while
+        a consumer commits as fast as it can."""
         began = threading.Event()
 
         def consume() -> int:
@@ -337,7 +337,7 @@ class TestRewinds:
     def test_a_rewind_within_a_commit_refuses_it(
         self, offsets: GroupOffsets, rewinds: GroupRewinds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also when the rewind is of other partitions than the commit."""
+        """The rewind refuses it also when it is of other partitions than the commit."""
         offsets.commit("g", {A0: 50, B0: 5}, actor="q")
         original = Nodes.transact
 

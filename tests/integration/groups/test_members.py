@@ -55,7 +55,7 @@ def create(on: Session, name: str, *, partitions: int) -> None:
 
 
 class Member:
-    """One that has joined, and what it was told."""
+    """A member that has joined, and what it was told."""
 
     def __init__(
         self, on: Session, name: str, topics: Subscribed, assignor: Assignor = Assignor.RANGE
@@ -79,7 +79,7 @@ class Member:
 
 @pytest.fixture
 def condition(opened: Session) -> Check:
-    """That an assignment still is what it was."""
+    """Condition that an assignment still is what it was."""
     Nodes(opened).ensure(paths.assignment("g"))
     return Check(paths.assignment("g"), 0)
 
@@ -230,7 +230,7 @@ def test_a_partition_is_owned_by_one(opened: Session, other: Session, condition:
 def test_a_group_whose_partitions_are_owned_is_not_deleted(
     opened: Session, other: Session, condition: Check
 ) -> None:
-    """Also when the owner is no member, as while it leaves."""
+    """The owner may also be no member, as while it leaves."""
     offsets = GroupOffsets(opened)
     offsets.commit("g", {A[0]: 1, TopicPartition("b", 0): 1}, actor="x")
     mine = PartitionOwnership(other, "g", member="one")

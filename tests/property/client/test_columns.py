@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 @st.composite
 def record_batch(draw: st.DrawFn, base_offset: int) -> tuple[bytes, int]:
-    """One as a leader stored it, and the offset after it."""
+    """Draws a record batch as a leader stored it, and the offset after it."""
     arrow_batch = build(draw(record_lists(max_size=3)))
     if draw(st.booleans()):  # shorter ones are not compressed
         copies = -(-MIN_RECORDS_TO_COMPRESS // arrow_batch.num_rows)
@@ -170,7 +170,7 @@ def together(
 
 
 def in_batches(data: memoryview, *, start: int, end: int) -> Answer:
-    """As a consumer takes them."""
+    """Returns the rows as a consumer takes them."""
     rows: list[Row] = []
     run = received_run(TP, data, position=FIRST_OFFSET)
     while run is not None:

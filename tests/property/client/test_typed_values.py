@@ -49,7 +49,7 @@ FILLED = cases(max_rows=5, of=roots()).filter(lambda case: len(case.datums) > 0)
 
 @dataclass(frozen=True)
 class Records:
-    """What a producer sends: of each value the row of the case, with what stands beside it."""
+    """Records that a producer sends: the row of the case for each value, with what is beside it."""
 
     case: Case
     there: list[bool]
@@ -105,7 +105,7 @@ def stored(encoded: memoryview, copies: int = 1) -> bytes:
 
 
 def in_batches(data: bytes, values: ValueReader) -> list[FetchedBatch]:
-    """As a consumer takes them."""
+    """Returns the record batches as a consumer takes them."""
     found = []
     run = received_run(TP, memoryview(data), position=FIRST_OFFSET)
     while run is not None:
@@ -116,7 +116,7 @@ def in_batches(data: bytes, values: ValueReader) -> list[FetchedBatch]:
 
 
 def in_columns(data: bytes, values: ValueReader) -> list[dict[str, pa.Array]]:
-    """As Spark takes them."""
+    """Returns the columns as Spark takes them."""
     found = []
     run = received_run(TP, memoryview(data), position=FIRST_OFFSET)
     while run is not None:
@@ -130,7 +130,7 @@ def in_columns(data: bytes, values: ValueReader) -> list[dict[str, pa.Array]]:
 
 
 def as_cut(data: bytes, values: ValueReader) -> FetchedBatch | None:
-    """Of one record batch of columns, what a broker sends of it for ``choice``."""
+    """Decodes what a broker sends of one record batch of columns for ``choice``."""
     header = parse_header(data)
     choice = values.choice
     if choice is None:

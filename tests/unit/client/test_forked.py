@@ -32,7 +32,7 @@ LONG = ProducerConfig(linger_ms=60_000)
 
 
 def in_child(call: Callable[[], object]) -> object:
-    """What ``call`` returns or raises in a forked process, within 20 s."""
+    """Returns what ``call`` returns or raises in a forked process, within 20 s."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

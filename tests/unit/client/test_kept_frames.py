@@ -63,7 +63,7 @@ def _topic(fake: FakeCluster) -> None:
 
 
 def test_who_keeps_the_error_keeps_the_records() -> None:
-    """So the other tests can fail."""
+    """Shows that the other tests can fail."""
     errors = []
 
     def keep() -> None:

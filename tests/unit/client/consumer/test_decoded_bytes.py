@@ -24,7 +24,7 @@ CONFIG = ConsumerConfig(max_wait_ms=20, max_decoded_bytes=BOUND)
 
 
 def bomb(size: int) -> memoryview:
-    """Of 64 records, which are so large together."""
+    """Returns a record batch of 64 records, which have ``size`` bytes together."""
     made = encode(arrow_batch([bytes(size // ROWS)] * ROWS), compression=Compression.ZSTD)
     assert len(made) < size // 50
     return made

@@ -44,7 +44,7 @@ def stored(liar: bytes, honest: bytes, count: int) -> memoryview:
 
 
 def rows_of(arrow_batch: pa.RecordBatch) -> list[object]:
-    """With times as numbers: some are beyond what Python's dates can say."""
+    """Returns rows with times as numbers: some are beyond what Python's dates can say."""
     columns = [
         column.view(pa.int64()) if column.type == TIMESTAMP else column
         for column in arrow_batch.columns
@@ -93,7 +93,7 @@ def test_every_number_of_a_compressed_one_replaced(compression: Compression) -> 
 
 
 def require_the_same_whatever_one_says(honest: bytes, width: str, numbers: Iterable[int]) -> None:
-    """Neither crash nor other bytes than its own: what one by one makes of it, or its error."""
+    """Requires what one by one makes of it, or its error: no crash, and no bytes but its own."""
     end = body_start(honest) + 160
     lies = 0
     for at in range(HEADER_SIZE, min(end, len(honest) - 8), struct.calcsize(width)):

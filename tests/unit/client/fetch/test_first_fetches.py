@@ -38,7 +38,7 @@ def fill(fake: FakeCluster, partitions: int) -> None:
 
 
 def fetches(fake: FakeCluster) -> list[int]:
-    """How many partitions each fetch asked for."""
+    """Returns the number of partitions that each fetch asked for."""
     asked = [request for broker in fake.brokers for request in broker.requests]
     return [len(each.partitions) for each in asked if isinstance(each, FetchRequest)]
 

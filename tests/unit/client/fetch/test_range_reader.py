@@ -203,7 +203,7 @@ def test_a_topic_that_was_created_again_is_another_topic(
 def reading_from(
     reader: RangeReader, kind: socket.AddressFamily = socket.AF_UNIX
 ) -> Iterator[socket.socket]:
-    """The other end of the connection that ``reader`` uses first."""
+    """Yields the other end of the connection that ``reader`` uses first."""
     if kind == socket.AF_UNIX:
         ours, theirs = socket.socketpair()
     else:

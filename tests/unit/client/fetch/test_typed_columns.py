@@ -93,7 +93,8 @@ def as_batches(
 
 
 def test_every_number_of_one_replaced() -> None:
-    """Neither crash nor other rows than its own: what one by one makes of it, or its error."""
+    """The answer is what one by one makes of it, or its error: no crash, and no rows but its
+    own."""
     honest = bytes(typed_record_batch([*flights(0, ROWS - 1), None], keys=[b"key"] * ROWS))
     values = reader(None)
     lies = 0

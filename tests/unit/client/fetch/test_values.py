@@ -133,7 +133,7 @@ def test_record_batches_of_two_schemas_are_not_taken_for_alike(
 # One record batch, or as many as are decoded together.
 @pytest.mark.parametrize("count", [1, 20])
 class TestUndecodableRecords:
-    """In each record batch the second of four records is no datum."""
+    """Record batches of four records, of which the second is no datum."""
 
     def data(self, count: int) -> memoryview:
         good = datum(2, 5)
@@ -238,8 +238,8 @@ class TestConfluentsWireFormat:
 
 @pytest.mark.parametrize("encoding", Encoding)
 class TestSchemasThatCannotBeRead:
-    """Of ten record batches the middle ones were written with a schema that is gone, or that does
-    not resolve to the reader's; in each the second record is a tombstone."""
+    """Ten record batches, of which the middle ones were written with a schema that is gone, or that
+    does not resolve to the reader's; in each the second record is a tombstone."""
 
     OTHER = schema_of({"name": "a", "type": {"type": "map", "values": "long"}})
 
@@ -350,7 +350,7 @@ class TestColumns:
 
 
 class TestBombs:
-    """A few bytes that become a thousand times as many, in the middle of honest record batches."""
+    """Bytes that become a thousand times as many, in the middle of honest record batches."""
 
     WIDE = schema_of(
         {"name": "a", "type": ["null", {"type": "fixed", "name": "F", "size": 60_000}]}
@@ -393,7 +393,8 @@ class TestBombs:
     def test_columns_count_with_what_they_take(
         self, together: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """And not with the bytes of their datums; those that take too much are decoded alone."""
+        """Sizes are not those of the datums; record batches that take too much are decoded
+        alone."""
         if not together:
             monkeypatch.setattr(values_module, "_MOST_TOGETHER_BYTES", 100_000)
         bomb = b"\xa0\x9c\x01" + b"\0" * 10_000 + b"\0"  # becomes 90,000 bytes

@@ -373,7 +373,7 @@ def test_it_can_be_raised_again() -> None:
 
 
 def test_who_asks_at_the_very_moment_of_a_failure_has_heard_of_it() -> None:
-    """Nobody sees the error before it can be heard of."""
+    """The error is seen by nobody before it can be heard of."""
     acknowledgement = Acknowledgement(T0)
     seen: list[bool] = []
 

@@ -116,7 +116,7 @@ def test_what_one_thread_sends_after_another_stands_behind_it(
 def test_a_record_batch_that_is_sealed_in_the_middle_of_a_send(
     fake: FakeCluster, at: int, partition: int | None
 ) -> None:
-    """As the sending thread does when it has lingered; the record then goes into the next."""
+    """The sending thread seals it, as when it has lingered; the record then goes into the next."""
     fake.create("t")
     clock = HookedClock()
     with Cluster.connect(fake.bootstrap, QUICK, clock=clock) as cluster:
@@ -165,7 +165,7 @@ def test_another_thread_sends_in_the_middle_of_a_send(fake: FakeCluster) -> None
 
 
 def test_the_same_thread_sends_in_the_middle_of_a_send(fake: FakeCluster) -> None:
-    """As a signal's handler may."""
+    """A signal's handler may do so."""
     fake.create("t")
     clock = HookedClock()
     with (

@@ -573,7 +573,7 @@ def test_without_any_leader_records_wait_where_they_are(
 
 
 def test_what_a_disk_refused_leaves_no_gap_in_the_numbers(fake: FakeCluster) -> None:
-    """Nothing of it was taken, so that what is behind it goes on from where it would have been."""
+    """The broker took nothing of it: what is behind goes on from where it would have been."""
     fake.create("t")
     broker = fake.brokers[0]
     # The first waits for its second try, so that more collect; they are sent together and then
