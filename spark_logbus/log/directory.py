@@ -51,7 +51,7 @@ from spark_logbus.log.disk.stats import LogStats
 from spark_logbus.log.environment import HighWatermarkRule, LogEnvironment
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.partition_directories import (
-    NewLog,
+    LogSpec,
     PartitionDirectories,
     missing_log,
     too_short_log,
@@ -241,67 +241,63 @@ class LogDirectory:
         checkpoint, and is not there or ends earlier.
         """
         found: dict[TopicPartition, PartitionLog | LogbusError] = {}
-        configs: dict[TopicPartition, LogConfig] = {}
-        to_create: list[NewLog] = []
+        to_create: list[LogSpec] = []
         with self._changing:
             self._check_open()
             for each in wanted:
-                topic_partition = each.topic_partition
                 try:
-                    config = configs[topic_partition] = self._config_of(each)
-                    log = self._log_that_is_there(each, config)
+                    spec = self._spec_of(each)
+                    log = self._log_that_is_there(spec, each.known_end)
                 except LogbusError as error:
-                    found[topic_partition] = error
+                    found[each.topic_partition] = error
                     continue
-                if log is not None:
-                    found[topic_partition] = log
-                    continue
-                metadata = PartitionMetadata(topic_partition, each.topic_id)
-                to_create.append(NewLog(metadata=metadata, config=config, topic_config=each.config))
-            if to_create:
-                logs = self._directories.create_all(to_create)
-                for new, made in zip(to_create, logs, strict=True):
-                    found[new.metadata.topic_partition] = made
-            for each in wanted:
-                log_or_error = found[each.topic_partition]
-                if isinstance(log_or_error, PartitionLog):
-                    self._take(log_or_error, configs[each.topic_partition], each.config)
+                if log is None:
+                    to_create.append(spec)
+                else:
+                    found[each.topic_partition] = self._take(log, spec)
+            created = self._directories.create_all(to_create) if to_create else []
+            for spec, made in zip(to_create, created, strict=True):
+                found[spec.topic_partition] = (
+                    self._take(made, spec) if isinstance(made, PartitionLog) else made
+                )
         return found
 
-    def _config_of(self, wanted: WantedLog) -> LogConfig:
+    def _spec_of(self, wanted: WantedLog) -> LogSpec:
         check_name("topic", wanted.topic_partition.topic)
         _check_topic_id(wanted.topic_id)
         try:
-            return LogConfig.from_topic_config(wanted.config, self._defaults)
+            config = LogConfig.from_topic_config(wanted.config, self._defaults)
         except ConfigError:
             self.pause_deletion(wanted.topic_partition, topic_id=wanted.topic_id)
             raise
+        metadata = PartitionMetadata(wanted.topic_partition, wanted.topic_id)
+        return LogSpec(metadata=metadata, config=config, topic_config=wanted.config)
 
-    def _log_that_is_there(self, wanted: WantedLog, config: LogConfig) -> PartitionLog | None:
+    def _log_that_is_there(self, spec: LogSpec, known_end: int | None) -> PartitionLog | None:
         """Returns the log, opened if need be; None where it is to be created."""
-        topic_partition, known_end = wanted.topic_partition, wanted.known_end
-        self._set_aside_other(topic_partition, wanted.topic_id)
-        self._open_again(topic_partition, config)
+        topic_partition, topic_id = spec.topic_partition, spec.metadata.topic_id
+        self._set_aside_other(topic_partition, topic_id)
+        self._open_again(topic_partition, spec.config)
         log = self._logs.get(topic_partition)
         if log is None:
-            self._refuse_missing(topic_partition, wanted.topic_id, known_end)
+            self._refuse_missing(topic_partition, topic_id, known_end)
             if not self._directories.is_there(topic_partition):
                 return None
-            return self._directories.complete(topic_partition, config)
-        if log.flushed_end < (known_end or 0):
+            return self._directories.complete(topic_partition, spec.config)
+        if known_end is not None and log.flushed_end < known_end:
             raise too_short_log(
-                topic_partition, log.directory, end=log.flushed_end, known_end=known_end or 0
+                topic_partition, log.directory, end=log.flushed_end, known_end=known_end
             )
         return log
 
-    def _take(
-        self, log: PartitionLog, log_config: LogConfig, topic_config: Mapping[str, str]
-    ) -> None:
+    def _take(self, log: PartitionLog, spec: LogSpec) -> PartitionLog:
+        """Serve the log, in which things may be deleted from here on."""
         self._add(log)
-        if log.config != log_config:
-            log.configure(log_config)
+        if log.config != spec.config:
+            log.configure(spec.config)
         log.resume_deletion()
-        self._directories.keep_config(log, topic_config)
+        self._directories.keep_config(log, spec.topic_config)
+        return log
 
     def go_on(
         self,
@@ -317,33 +313,28 @@ class LogDirectory:
         With ``keep``, one that is only too short goes on with what it has. Else it starts over,
         empty, and the files of the old one are set aside. Raises ConfigError, StorageError.
         """
-        log_config = LogConfig.from_topic_config(config, self._defaults)
+        spec = LogSpec(
+            metadata=PartitionMetadata(topic_partition, topic_id),
+            config=LogConfig.from_topic_config(config, self._defaults),
+            topic_config=config,
+            base_offset=base_offset,
+        )
         with self._changing:
             self._check_open()
             if keep and self.kept_end(topic_partition, topic_id=topic_id) is not None:
-                log = self._go_on(topic_partition, log_config, base_offset)
+                log = self._go_on(spec)
             else:
-                metadata = PartitionMetadata(topic_partition, topic_id)
-                log = self._start_over(
-                    NewLog(
-                        metadata=metadata,
-                        config=log_config,
-                        topic_config=config,
-                        base_offset=base_offset,
-                    )
-                )
-            self._take(log, log_config, config)
-            return log
+                log = self._start_over(spec)
+            return self._take(log, spec)
 
-    def _go_on(
-        self, topic_partition: TopicPartition, config: LogConfig, base_offset: int
-    ) -> PartitionLog:
-        log = self._logs.get(topic_partition) or self._open_short(topic_partition, config)
-        start = log.go_on_at(base_offset)
+    def _go_on(self, spec: LogSpec) -> PartitionLog:
+        topic_partition = spec.topic_partition
+        log = self._logs.get(topic_partition) or self._open_short(topic_partition, spec.config)
+        start = log.go_on_at(spec.base_offset)
         logger.warning(
             "The end of the log of %s was given up. What it has is kept; the offsets %d up to "
             "%d are lost, and it goes on at %d.",
-            topic_partition, start, base_offset, base_offset,
+            topic_partition, start, spec.base_offset, spec.base_offset,
         )  # fmt: skip
         return log
 
@@ -369,23 +360,27 @@ class LogDirectory:
         start = ends.log_start_offset
         return log.flushed_end if log.topic_id == topic_id and log.flushed_end > start else None
 
-    def _start_over(self, new: NewLog) -> PartitionLog:
-        topic_partition = new.metadata.topic_partition
+    def _start_over(self, spec: LogSpec) -> PartitionLog:
+        stray = self._set_aside(spec.topic_partition, spec.metadata.topic_id)
+        logger.warning(
+            "The log of %s was given up. Its offsets go on at %d%s.",
+            spec.topic_partition,
+            spec.base_offset,
+            f"; what there is of the old log was moved to {stray}" if stray else "",
+        )
+        return self._directories.create(spec)
+
+    def _set_aside(self, topic_partition: TopicPartition, topic_id: str) -> Path | None:
+        """Moves what is there of a log, opened or not, out of the way; None if nothing is."""
         log = self._logs.get(topic_partition)
-        stray: Path | None = None
         if log is not None:
             stray = self._move_away(log, names.stray_directory)
         elif self._directories.is_there(topic_partition):
-            stray = self._directories.set_aside(topic_partition, new.metadata.topic_id)
-        if stray is not None:
-            self._directories.sync()
-        logger.warning(
-            "The log of %s was given up. Its offsets go on at %d%s.",
-            topic_partition,
-            new.base_offset,
-            f"; what there is of the old log was moved to {stray}" if stray else "",
-        )
-        return self._directories.create(new)
+            stray = self._directories.set_aside(topic_partition, topic_id)
+        else:
+            return None
+        self._directories.sync()
+        return stray
 
     def _add(self, log: PartitionLog) -> None:
         self._logs[log.topic_partition] = log
@@ -395,21 +390,17 @@ class LogDirectory:
     def _set_aside_other(self, topic_partition: TopicPartition, topic_id: str) -> None:
         """Move what is there of another topic of that name, opened or not, out of the way."""
         log = self._logs.get(topic_partition)
-        if log is not None and log.topic_id == topic_id:
-            return
         if log is not None:
             other: str | None = log.topic_id
-            stray = self._move_away(log, names.stray_directory)
-        elif self._directories.is_there(topic_partition):
+        else:
             known = self._checkpoints.get(topic_partition)
             other = self._directories.topic_id_of(topic_partition, known)
-            if other is None or other == topic_id:
-                return
-            stray = self._directories.set_aside(topic_partition, other)
-            self._failed.pop(topic_partition, None)
-        else:
+        if other is None or other == topic_id:
             return
-        self._directories.sync()
+        stray = self._set_aside(topic_partition, other)
+        if stray is None:
+            return
+        self._failed.pop(topic_partition, None)
         logger.warning(
             "The log of %s belonged to a deleted topic of that name (topic id %s) and was "
             "moved to %s; delete that directory when its records are not needed.",

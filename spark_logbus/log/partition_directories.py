@@ -42,13 +42,18 @@ _PREPARING_THREADS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewLog:
-    """A log that is to be made. ``config`` is what the topic's own keys make of the defaults."""
+class LogSpec:
+    """A log as its topic wants it. ``config`` is what the topic's own keys make of the defaults;
+    ``base_offset`` is where it begins if it is made anew."""
 
     metadata: PartitionMetadata
     config: LogConfig
     topic_config: Mapping[str, str]
     base_offset: int = 0
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.metadata.topic_partition
 
 
 class PartitionDirectories:
@@ -134,7 +139,7 @@ class PartitionDirectories:
         with storage_errors("look for", directory):
             return self._files.exists(directory)
 
-    def create(self, wanted: NewLog) -> PartitionLog:
+    def create(self, wanted: LogSpec) -> PartitionLog:
         """Creates a log. After a failure, a StorageError, it is there as a whole, to be opened, or
         not at all."""
         (log,) = self.create_all([wanted])
@@ -142,7 +147,7 @@ class PartitionDirectories:
             raise log.again() from log.__cause__
         return log
 
-    def create_all(self, wanted: Sequence[NewLog]) -> list[PartitionLog | StorageError]:
+    def create_all(self, wanted: Sequence[LogSpec]) -> list[PartitionLog | StorageError]:
         """Creates each of them as ``create`` does; returns the log, or why there is none.
 
         Most of the time is the disk's, which makes many syncs at a time last about as soon as one.
@@ -154,8 +159,8 @@ class PartitionDirectories:
             with ThreadPoolExecutor(_PREPARING_THREADS, "create-logs") as pool:
                 failures = list(pool.map(self._prepare, wanted))
         failures = [
-            failure or self._put_in_place(new)
-            for new, failure in zip(wanted, failures, strict=True)
+            failure or self._put_in_place(spec)
+            for spec, failure in zip(wanted, failures, strict=True)
         ]
         unsynced: StorageError | None = None
         try:
@@ -164,32 +169,32 @@ class PartitionDirectories:
         except StorageError as error:
             unsynced = error
         return [
-            failure or unsynced or self._open_new(new)
-            for new, failure in zip(wanted, failures, strict=True)
+            failure or unsynced or self._open_new(spec)
+            for spec, failure in zip(wanted, failures, strict=True)
         ]
 
-    def _prepare(self, new: NewLog) -> StorageError | None:
+    def _prepare(self, spec: LogSpec) -> StorageError | None:
         """Make the log under another name, on disk. Touches nothing else: for any thread."""
-        preparing = self._preparing(new)
+        preparing = self._preparing(spec)
         try:
-            with storage_errors("create", self.directory(new.metadata.topic_partition)):
+            with storage_errors("create", self.directory(spec.topic_partition)):
                 if self._files.exists(preparing):
                     remove_tree(self._files, preparing)
                 self._files.make_directory(preparing)
                 create_segment(
                     self._files,
                     preparing,
-                    base_offset=new.base_offset,
-                    index_interval_bytes=new.config.index_interval_bytes,
+                    base_offset=spec.base_offset,
+                    index_interval_bytes=spec.config.index_interval_bytes,
                 )
                 # It syncs the directory, and so the name of the segment.
                 checkpoints.write_first_files(
-                    self._files, preparing, new.metadata, new.topic_config
+                    self._files, preparing, spec.metadata, spec.topic_config
                 )
         except StorageError as error:
             if isinstance(error.__cause__, OSError):
                 self._environment.stats.note_write_error(
-                    new.metadata.topic_partition,
+                    spec.topic_partition,
                     self._path,
                     error.__cause__,
                     size_bytes=1,
@@ -198,42 +203,42 @@ class PartitionDirectories:
             return error
         return None
 
-    def _put_in_place(self, new: NewLog) -> StorageError | None:
-        directory = self.directory(new.metadata.topic_partition)
+    def _put_in_place(self, spec: LogSpec) -> StorageError | None:
+        directory = self.directory(spec.topic_partition)
         try:
             with storage_errors("create", directory):
-                self._files.rename(self._preparing(new), directory)
+                self._files.rename(self._preparing(spec), directory)
         except StorageError as error:
             return error
         return None
 
-    def _open_new(self, new: NewLog) -> PartitionLog | StorageError:
+    def _open_new(self, spec: LogSpec) -> PartitionLog | StorageError:
         """Opens a log whose directory was made just now, in which nothing is to be recovered."""
-        directory = self.directory(new.metadata.topic_partition)
-        path, base_offset = directory / names.segment(new.base_offset), new.base_offset
+        directory = self.directory(spec.topic_partition)
+        path, base_offset = directory / names.segment(spec.base_offset), spec.base_offset
         metadata = SegmentMetadata(
-            base_offset=base_offset, index_interval_bytes=new.config.index_interval_bytes
+            base_offset=base_offset, index_interval_bytes=spec.config.index_interval_bytes
         )
         try:
             with storage_errors("open the log in", directory):
                 active = ActiveSegment(path, self._files.open(path), metadata)
         except StorageError as error:
             return error
-        topic_partition = new.metadata.topic_partition
+        topic_partition = spec.topic_partition
         log = PartitionLog(
             topic_partition,
-            new.metadata.topic_id,
+            spec.metadata.topic_id,
             directory=directory,
             view=LogView.flushed((), active, log_start_offset=base_offset),
             producers=ProducerStateManager(topic_partition, self._environment.producers),
-            config=new.config,
+            config=spec.config,
             environment=self._environment,
         )
-        log.kept_config = dict(new.topic_config)
+        log.kept_config = dict(spec.topic_config)
         return log
 
-    def _preparing(self, new: NewLog) -> Path:
-        metadata = new.metadata
+    def _preparing(self, spec: LogSpec) -> Path:
+        metadata = spec.metadata
         return self._path / names.creating_directory(
             metadata.topic_id, metadata.topic_partition.partition
         )
