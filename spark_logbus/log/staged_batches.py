@@ -24,12 +24,12 @@ class StagedBatches(NamedTuple):
 
     def after(self, records: int) -> StagedBatches:
         """Returns those after the attempt's first ``records`` records."""
-        position = self.position
-        for number, header in enumerate(self.headers):
+        position, headers = self.position, self.headers
+        for number, header in enumerate(headers):
             if header.base_sequence >= records:
-                return self._replace(position=position, headers=self.headers[number:])
+                return StagedBatches(self.producer_id, self.file, position, headers[number:])
             position += header.size
-        return self._replace(position=position, headers=())
+        return StagedBatches(self.producer_id, self.file, position, ())
 
     def copy_stamped(
         self,

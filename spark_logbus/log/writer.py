@@ -18,12 +18,11 @@ Locks, in the order in which they are taken: ``_writing`` (append and roll), ``_
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from spark_logbus.errors import (
     InvalidRequestError,
@@ -54,6 +53,8 @@ from spark_logbus.model import LostOffsets
 from spark_logbus.record import RecordBatchHeader, split, stamp
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,11 +311,10 @@ class LogWriter(FlushedFile):
             self._last_epoch = leader_epoch
         self._after_append(self.config)
 
-    @contextmanager
-    def between_appends(self) -> Iterator[tuple[ProducerStateManager, int]]:
-        """Yields the log's producers, and its end, to which nothing is appended meanwhile."""
+    def between_appends(self, do: Callable[[ProducerStateManager, int], T]) -> T:
+        """Call ``do`` with the log's producers and its end; nothing is appended meanwhile."""
         with self._writing:
-            yield self._producers, self.tail.end_offset
+            return do(self._producers, self.tail.end_offset)
 
     # -- rolling ------------------------------------------------------------------------
 

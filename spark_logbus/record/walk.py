@@ -1,9 +1,9 @@
 """Walks over record batches: those in a buffer, and the headers of those in a file.
 
-Whatever goes through a file header by header pages with ``header_places``; a look-up in a segment
-reads a third of each header, in a third of the time (``log.segment.lookup``). Walks of their own
-read whole record batches: a scan, which goes on after damage (``log.segment.scan``), and the check
-of an append, which is refused by its size before it is checksummed (``log.validate``).
+Whatever goes through a file header by header pages with ``header_places``. Three walks stay by
+themselves: a look-up in a segment reads a third of each header, in a third of the time
+(``log.segment.lookup``); a scan goes on after damage (``log.segment.scan``); an append is refused
+by its size before it is checksummed (``log.validate``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_logbus.record.header import (
 )
 
 # One page: reading it costs the same as reading the one header at its start.
-_PAGE_BYTES: Final = 4096
+PAGE_BYTES: Final = 4096
 
 
 def split(data: Buffer, *, allow_tail: bool) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
@@ -84,7 +84,7 @@ def header_places(
     while position < limit:
         at = position - page_at
         if at + least_bytes > len(page):
-            page, page_at, at = pread(min(_PAGE_BYTES, limit - position), position), position, 0
+            page, page_at, at = pread(min(PAGE_BYTES, limit - position), position), position, 0
             if len(page) < fmt.HEADER_SIZE:
                 return
         yield page, at, position

@@ -11,7 +11,6 @@ next ``fsync`` would succeed without them. The file fails instead, for good, and
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import threading
@@ -154,8 +153,10 @@ class FlushedFile(ABC):
         self._flush_due = None
         with self._flushing:
             if self.failure is None:
-                with contextlib.suppress(LogbusError):
+                try:
                     self._sync_tail()
+                except LogbusError as error:
+                    logger.debug("A flush failed: %s", error)
         self.notify()
 
     def flush_if_due(self) -> float | None:

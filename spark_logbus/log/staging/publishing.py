@@ -16,7 +16,8 @@ from contextlib import suppress
 from typing import Final
 
 from spark_logbus.errors import StagedDataLostError
-from spark_logbus.log.disk.filesystem import storage_errors
+from spark_logbus.log.disk.filesystem import storage_error, storage_errors
+from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.segment.lookup import DamageFoundError
 from spark_logbus.log.staging.staged_file import StagedFile
 from spark_logbus.log.staging.staging import DecidedShare, PartitionStaging
@@ -60,8 +61,9 @@ class PartitionPublishing:
         """Returns the file from which records of the share are to be copied still; None if the log
         has them all. Raises StagedDataLostError."""
         file = self._file_of(share)
-        with self._writer.between_appends() as (producers, _):
-            appended = producers.appended_records(share.attempts)
+        appended = self._writer.between_appends(
+            lambda producers, _: producers.appended_records(share.attempts)
+        )
         on_disk = dict.fromkeys(appended, 0)
         if file is not None:
             on_disk |= {each: file.flushed_records(each) for each in self._staged(share, file)}
@@ -89,12 +91,15 @@ class PartitionPublishing:
         """Remember how much of a decided write the log has, and keep that from consumers if it is
         not all. For a log that is about to be served. Raises StorageError."""
         self._staging.decided[share.write] = share
-        with self._writer.between_appends() as (producers, _):
+
+        def first_of_some(producers: ProducerStateManager, _: int) -> int | None:
             producers.protect(share.write)
-            appended = producers.appended_records(share.attempts)
-            if not 0 < sum(appended.values()) < share.records:
-                return
-            first = producers.first_offset(share.attempts)
+            appended = sum(producers.appended_records(share.attempts).values())
+            return producers.first_offset(share.attempts) if 0 < appended < share.records else None
+
+        first = self._writer.between_appends(first_of_some)
+        if first is None:
+            return
         with suppress(DamageFoundError), storage_errors("read from", self._writer.directory):
             self._state.cap_high_watermark(share.write, first)
 
@@ -105,12 +110,13 @@ class PartitionPublishing:
         """
         with self._publishing:
             self._staging.decided[share.write] = share
-            with self._writer.between_appends() as (producers, _):
-                producers.protect(share.write)
-            with storage_errors("publish from", self._writer.directory):
+            self._writer.between_appends(lambda producers, _: producers.protect(share.write))
+            try:
                 source = self._source(share)
                 if source is not None:
                     self._copy(share, source, leader_epoch)
+            except OSError as error:
+                raise storage_error("publish from", self._writer.directory, error) from error
             return self._writer.tail.end_offset
 
     def _copy(self, share: DecidedShare, file: StagedFile, leader_epoch: int) -> None:
@@ -124,8 +130,9 @@ class PartitionPublishing:
             len(staged.extents) > 1 or staged.size_bytes > chunk_bytes for _, staged in runs
         )
         if several:
-            with self._writer.between_appends() as (_, end_offset):
-                self._state.cap_high_watermark(share.write, end_offset)
+            self._writer.between_appends(
+                lambda _, end: self._state.cap_high_watermark(share.write, end)
+            )
         for producer_id, _ in runs:
             for batches in file.batches(producer_id, chunk_bytes=chunk_bytes):
                 self._writer.append_copied(batches, leader_epoch)
@@ -144,8 +151,10 @@ class PartitionPublishing:
         for write in writes:
             share = self._staging.decided.pop(write, None)
             if share is not None:
-                with self._writer.between_appends() as (producers, _):
-                    producers.release(share.attempts)
+                self._release(share)
                 self._state.uncap_high_watermark(write)
                 self._writer.notify()
             self._staging.discard_of(write, "" if share is None else share.writer)
+
+    def _release(self, share: DecidedShare) -> None:
+        self._writer.between_appends(lambda producers, _: producers.release(share.attempts))
