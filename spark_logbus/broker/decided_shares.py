@@ -20,13 +20,12 @@ _BYTES_OF_A_PARTITION: Final = 100
 _BYTES_OF_A_WRITE: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionShare:
-    """A decided write's part in one partition."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionShare(DecidedShare):
+    """A decided write's part in one partition, which it names."""
 
     topic_partition: TopicPartition
     topic_id: str
-    share: DecidedShare
 
 
 def shares_of(decision: DecidedWrite, writer: str = "") -> Iterator[PartitionShare]:
@@ -36,9 +35,11 @@ def shares_of(decision: DecidedWrite, writer: str = "") -> Iterator[PartitionSha
     for topic, part in decision.topics.items():
         for partition, records in part.records.items():
             yield PartitionShare(
-                TopicPartition(topic, partition),
-                part.topic_id,
-                DecidedShare(attempts, records, writer),
+                attempts,
+                records,
+                writer,
+                topic_partition=TopicPartition(topic, partition),
+                topic_id=part.topic_id,
             )
 
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
-from spark_logbus.coordination.cluster.topic_records import PartitionState, TopicRecord
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.retry import Backoff

@@ -111,7 +111,7 @@ class Publisher:
         def check(each: PartitionShare) -> None:
             led = self._replica_manager.leader_of(each.topic_partition)
             require_id(each.topic_partition.topic, each.topic_id, led)
-            led.log.publishing.check(each.share, promise.number)
+            led.log.publishing.check(each, promise.number)
 
         return promise.token, [_attempt(check, each) for each in shares]
 
@@ -122,7 +122,7 @@ class Publisher:
         WriteNotDecidedError, CoordinationError."""
         if not shares:
             return []
-        write = shares[0].share.write
+        write = shares[0].write
         found = self.decided.find(write) or self._look_up(write, writer)
         if found is None:
             raise WriteNotDecidedError(
@@ -133,13 +133,13 @@ class Publisher:
         to_publish = [each for each in shares if each.topic_partition in known]
         for each in to_publish:
             stands = known[each.topic_partition]
-            if (each.topic_id, each.share.attempts, each.share.records) != (
-                stands.topic_id, stands.share.attempts, stands.share.records,
+            if (each.topic_id, each.attempts, each.records) != (
+                stands.topic_id, stands.attempts, stands.records,
             ):  # fmt: skip
                 raise InvalidRequestError(
                     f"What is to be published of the write {write} in {each.topic_partition} is "
-                    f"not what was decided: {stands.share.records} records of the topic with the "
-                    f"id {stands.topic_id}, by {len(stands.share.attempts)} attempts of tasks."
+                    f"not what was decided: {stands.records} records of the topic with the "
+                    f"id {stands.topic_id}, by {len(stands.attempts)} attempts of tasks."
                 )
         done = self.publish([known[each.topic_partition] for each in to_publish])
         outcomes = dict(zip((each.topic_partition for each in to_publish), done, strict=True))
@@ -147,7 +147,7 @@ class Publisher:
         def require_published(each: PartitionShare) -> None:
             led = self._replica_manager.leader_of(each.topic_partition)
             require_id(each.topic_partition.topic, each.topic_id, led)
-            led.log.publishing.require_published(each.share)
+            led.log.publishing.require_published(each)
 
         return [
             outcomes[each.topic_partition]
@@ -175,14 +175,14 @@ class Publisher:
         """Append and flush what of them is not in the logs yet, and make it visible; for each None
         or the reason why not. Takes as long as copying them does."""
         self._require_lease()
-        for write in {each.share.write for each in shares}:
+        for write in {each.write for each in shares}:
             self._logs.closed_writes.add(write)
         flushes = _Flushes()
 
         def append(each: PartitionShare) -> None:
             led = self._replica_manager.leader_of(each.topic_partition)
             require_id(each.topic_partition.topic, each.topic_id, led)
-            end = led.log.publishing.publish(each.share, leader_epoch=led.leader_epoch)
+            end = led.log.publishing.publish(each, leader_epoch=led.leader_epoch)
             led.log.when_flushed(end, flushes.expect(each.topic_partition))
 
         outcomes = self._for_each(shares, append)
@@ -192,7 +192,7 @@ class Publisher:
                 outcomes[number] = flushed[each.topic_partition]
                 led = self._replica_manager.find(each.topic_partition)
                 if outcomes[number] is None and led is not None:
-                    led.log.publishing.finish(each.share.write)
+                    led.log.publishing.finish(each.write)
         self._require_lease()  # or another broker may have the id by now, and not this log
         return outcomes
 
@@ -204,7 +204,7 @@ class Publisher:
         for each in shares:
             led = self._replica_manager.find(each.topic_partition)
             if led is not None:
-                staged_bytes += led.log.staging.size_bytes(each.share.write)
+                staged_bytes += led.log.staging.size_bytes(each.write)
         if len(shares) == 1 or staged_bytes < _SIDE_BY_SIDE_FROM_BYTES:
             return [_attempt(append, each) for each in shares]
         with ThreadPoolExecutor(_COPIERS, thread_name_prefix="publisher-copy") as copiers:

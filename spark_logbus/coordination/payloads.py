@@ -31,15 +31,23 @@ class TopicPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     deleted: bool = False  # the topic is gone; only the removal of its nodes is not finished
 
 
-class StatePayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Node of a partition: who leads it, and how far its log has come.
+
+    ``end`` is an offset that the log had reached on disk, None where a release that did not note it
+    led last. ``refused`` says why the leader does not serve the partition, and ``kept_end`` where
+    its log ends if that is only too short. ``go_on_at`` is where the log is to go on, once it was
+    given up: with what is there of it if ``keep`` is true, else anew.
+    """
+
     leader: NonNegative
     leader_epoch: NonNegative
     in_sync: list[NonNegative]
-    end: NonNegative | None = None  # all before it was on disk once; the log reaches it at least
-    refused: str | None = None  # why the leader does not serve the partition
-    kept_end: NonNegative | None = None  # of a log that is refused, and only too short
-    go_on_at: NonNegative | None = None  # the log is given up; it is to go on here
-    keep: bool = False  # with what is there of the log; else in a new one
+    end: NonNegative | None = None
+    refused: str | None = None
+    kept_end: NonNegative | None = None
+    go_on_at: NonNegative | None = None
+    keep: bool = False
 
 
 class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True, rename={"actor": "by"}):

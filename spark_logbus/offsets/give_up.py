@@ -19,7 +19,7 @@ from spark_logbus.errors import InvalidRequestError, UnknownTopicError
 from spark_logbus.model import TopicPartition
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
-    from spark_logbus.coordination.cluster.topic_records import PartitionState
+    from spark_logbus.coordination.payloads import PartitionState
     from spark_logbus.zookeeper import Session
 
 STEP: Final = 10**12

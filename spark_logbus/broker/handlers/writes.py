@@ -29,7 +29,6 @@ from spark_logbus.errors import (
     UnknownTopicError,
     WriteNotPreparedError,
 )
-from spark_logbus.log import DecidedShare
 from spark_logbus.model import TopicPartition
 from spark_logbus.network import Answer, Response
 from spark_logbus.protocol import (
@@ -190,7 +189,11 @@ def _shares(request: PrepareRequest | PublishRequest) -> list[PartitionShare]:
         if topic_partition in shares:
             raise InvalidRequestError(f"A request about a write names {topic_partition} twice.")
         shares[topic_partition] = PartitionShare(
-            topic_partition, share.topic_id, DecidedShare(attempts, share.records, request.writer)
+            attempts,
+            share.records,
+            request.writer,
+            topic_partition=topic_partition,
+            topic_id=share.topic_id,
         )
     return list(shares.values())
 

@@ -19,9 +19,9 @@ from spark_logbus.broker.replica.states import (
 from spark_logbus.coordination.cluster.partition_states import MAX_CLAIMS, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
-    PartitionState,
     TopicRecord,
 )
+from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import (
     CoordinationError,
@@ -338,7 +338,7 @@ class ReplicaManager:
                 continue
             for decision in decided.get(each.topic_partition, ()):
                 if decision.topic_id == each.record.topic_id:
-                    log.publishing.expect(decision.share)
+                    log.publishing.expect(decision)
             logs[each.topic_partition] = log
         if not logs:
             return done

@@ -15,13 +15,11 @@ import msgspec
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
-    PartitionState,
     Reached,
     TopicNode,
     decode_topic,
-    state_of,
 )
-from spark_logbus.coordination.payloads import StatePayload, decode, encode
+from spark_logbus.coordination.payloads import PartitionState, decode, encode
 from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
@@ -69,7 +67,7 @@ class PartitionStates:
             if node is None:
                 continue
             try:
-                found[by_path[path]] = state_of(decode(StatePayload, node.data, path=path))
+                found[by_path[path]] = decode(PartitionState, node.data, path=path)
             except CorruptNodeError as failure:
                 self._unreadable.met(path, failure, instead="Its partition's leader is unknown.")
             else:
@@ -90,8 +88,7 @@ class PartitionStates:
             by_path.values(), self._nodes.session.deadline()
         ).items():
             try:
-                state = None if node is None else self._decode_state(node, path)
-                found[by_path[path]] = None if state is None else state_of(state)
+                found[by_path[path]] = None if node is None else self._decode_state(node, path)
             except CorruptNodeError as error:
                 found[by_path[path]] = error
         return found
@@ -127,13 +124,13 @@ class PartitionStates:
         description = f"make broker {broker_id} the leader of {claims[0].topic_partition}"
         if more := len(claims) - 1:
             description += f" and {more} more partitions"
-        lost = LostReplies[dict[TopicPartition, StatePayload]]()
+        lost = LostReplies[dict[TopicPartition, PartitionState]]()
 
         def attempt(deadline: Deadline) -> dict[TopicPartition, LeadResult]:
             topics = self._topic_nodes({each.topic_partition.topic for each in claims}, deadline)
             nodes = self._state_nodes([each.topic_partition for each in claims], deadline)
             found: dict[TopicPartition, LeadResult] = {}
-            new: dict[TopicPartition, StatePayload] = {}
+            new: dict[TopicPartition, PartitionState] = {}
             for claim in claims:
                 topic_partition = claim.topic_partition
                 path = paths.partition_state(topic_partition)
@@ -145,9 +142,9 @@ class PartitionStates:
                     found[topic_partition] = error
                     continue
                 if now is not None and any(made.get(topic_partition) == now for made in lost):
-                    found[topic_partition] = state_of(now)
+                    found[topic_partition] = now
                     continue
-                new[topic_partition] = StatePayload(
+                new[topic_partition] = PartitionState(
                     leader=broker_id,
                     leader_epoch=0 if now is None else now.leader_epoch + 1,
                     in_sync=[broker_id],
@@ -156,7 +153,7 @@ class PartitionStates:
             if new:
                 with lost.noting(new):
                     self._write_states(description, new, topics, nodes, deadline)
-            return found | {each: state_of(payload) for each, payload in new.items()}
+            return {**found, **new}
 
         return self._nodes.repeat(description, attempt)
 
@@ -180,7 +177,7 @@ class PartitionStates:
             topics = self._topic_nodes([topic_partition.topic], deadline)
             topics[topic_partition.topic].require(claim)
             node = self._nodes.get(path, deadline=deadline)
-            now = StatePayload(leader=broker_id, leader_epoch=0, in_sync=[broker_id])
+            now = PartitionState(leader=broker_id, leader_epoch=0, in_sync=[broker_id])
             if node is not None:
                 now = self._decode_state(node, path)
             new = msgspec.structs.replace(
@@ -207,13 +204,13 @@ class PartitionStates:
         claim = LeadershipClaim(topic_partition, topic_id)
         path = paths.partition_state(topic_partition)
         description = f"give up the log of {topic_partition}"
-        lost = LostReplies[StatePayload]()
+        lost = LostReplies[PartitionState]()
 
         def attempt(deadline: Deadline) -> None:
             topics = self._topic_nodes([topic_partition.topic], deadline)
             topics[topic_partition.topic].require(claim)
             node = self._nodes.get(path, deadline=deadline)
-            now = None if node is None else decode(StatePayload, node.data, path=path)
+            now = None if node is None else decode(PartitionState, node.data, path=path)
             if now is not None and now in lost:
                 return
             if node is None or now is None or now.refused is None:
@@ -258,7 +255,7 @@ class PartitionStates:
                 if node is None or not topics[topic].has_id(at.topic_id):
                     continue
                 try:
-                    now = decode(StatePayload, node.data, path=path)
+                    now = decode(PartitionState, node.data, path=path)
                 except CorruptNodeError:
                     continue  # reported by the broker that leads it
                 if now.leader_epoch == at.leader_epoch and (now.end or 0) < at.end:
@@ -276,7 +273,7 @@ class PartitionStates:
     def _write_states(
         self,
         description: str,
-        states: Mapping[TopicPartition, StatePayload],
+        states: Mapping[TopicPartition, PartitionState],
         topics: Mapping[str, TopicNode],
         nodes: Mapping[str, Node | None],
         deadline: Deadline,
@@ -338,9 +335,9 @@ class PartitionStates:
             }
         return unlisted
 
-    def _decode_state(self, node: Node, path: str) -> StatePayload:
+    def _decode_state(self, node: Node, path: str) -> PartitionState:
         try:
-            now = decode(StatePayload, node.data, path=path)
+            now = decode(PartitionState, node.data, path=path)
         except CorruptNodeError as failure:
             self._unreadable.met(path, failure, instead="Its partition is not led.")
             raise

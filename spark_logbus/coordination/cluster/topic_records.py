@@ -1,4 +1,4 @@
-"""Topics and partition states as values, and the plans of what is written. Pure."""
+"""Topics as values, and the plans of what is written. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode
+from spark_logbus.coordination.payloads import TopicPayload, decode
 from spark_logbus.errors import ConfigError, InvalidNameError, UnknownTopicError
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.topic_schemas import check_unchanged
@@ -30,23 +30,6 @@ class TopicRecord:
     partitions: dict[int, list[int]]
     config: dict[str, str]
     readable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """``end`` is an offset that the log had reached on disk, None where a release that did not
-    note it led last. ``refused`` says why the leader does not serve the partition, and ``kept_end``
-    where its log ends if that is only too short. ``go_on_at`` is where the log is to go on, once it
-    was given up: with what is there of it if ``keep`` is true, else anew."""
-
-    leader: int
-    leader_epoch: int
-    in_sync: list[int]
-    end: int | None = None
-    refused: str | None = None
-    kept_end: int | None = None
-    go_on_at: int | None = None
-    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +131,6 @@ def record_of(name: str, payload: TopicPayload) -> TopicRecord:
         topic_id=payload.id,
         partitions=dict(payload.partitions),
         config=dict(payload.config),
-    )
-
-
-def state_of(payload: StatePayload) -> PartitionState:
-    return PartitionState(
-        leader=payload.leader,
-        leader_epoch=payload.leader_epoch,
-        in_sync=list(payload.in_sync),
-        end=payload.end,
-        refused=payload.refused,
-        kept_end=payload.kept_end,
-        go_on_at=payload.go_on_at,
-        keep=payload.keep,
     )
 
 

@@ -13,11 +13,11 @@ import pytest
 from spark_logbus.coordination.cluster.partition_states import MAX_CLAIMS, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
-    PartitionState,
     Reached,
     TopicRecord,
 )
 from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import (
     ConfigError,
     InvalidNameError,

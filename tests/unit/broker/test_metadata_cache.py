@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from spark_logbus.broker.metadata_cache import MetadataCache
-from spark_logbus.coordination.cluster.topic_records import PartitionState, TopicRecord
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
+from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.zookeeper import SessionState
 from tests.fakes.clock import ManualClock
 from tests.helpers import wait_until

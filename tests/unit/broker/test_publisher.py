@@ -148,7 +148,7 @@ def test_a_decision_takes_memory_by_its_attempts_not_times_its_partitions(tmp_pa
         try:
             for log in found:
                 for each in decided_shares({"w": state})[log.topic_partition]:
-                    log.publishing.expect(each.share)
+                    log.publishing.expect(each)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -238,9 +238,9 @@ def test_a_writer_that_is_silent_for_long_is_forgotten(world: World) -> None:
 DAY_S = 25 * 3600
 
 
-def share_of(where: TopicPartition, write: int) -> PartitionShare:
-    share = DecidedShare(StageIds.of(write, "1"), 2, "writer")
-    return PartitionShare(where, TOPIC_ID, share)
+def share_of(where: TopicPartition, write: int, *, writer: str = "writer") -> PartitionShare:
+    attempts = StageIds.of(write, "1")
+    return PartitionShare(attempts, 2, writer, topic_partition=where, topic_id=TOPIC_ID)
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -337,8 +337,7 @@ def test_a_promise_that_somebody_else_wrote_over_is_made_anew(world: World) -> N
 def test_writes_of_an_unreadable_writer_stay_and_others_go(world: World) -> None:
     for number, writer in ((1, "readable"), (2, "unreadable")):
         world.stage(T0, number)
-        share = DecidedShare(StageIds.of(number, "1"), 2, writer)
-        world.publisher.prepare([PartitionShare(T0, TOPIC_ID, share)])
+        world.publisher.prepare([share_of(T0, number, writer=writer)])
     world.writers.unusable = {"unreadable": None}
     world.logs.clock.advance(DAY_S)
     world.publisher.look()
@@ -352,10 +351,10 @@ def test_a_write_of_the_same_number_takes_nothing_of_another_writer(
 ) -> None:
     """The number is no secret. What is staged is its writer's, whoever else decides it first."""
     stage(world.logs.here.led[T0].log, attempt(1, write=1), 2, by=StagedBy("writer", "run"))
-    ours = replace(share_of(T0, 1), share=replace(share_of(T0, 1).share, writer="writer"))
+    ours = share_of(T0, 1)
     world.publisher.promises.current()
     assert world.publisher.prepare([ours])[1] == [None]
-    theirs = replace(ours, share=replace(ours.share, writer="thief"))
+    theirs = replace(ours, writer="thief")
     assert isinstance(world.publisher.prepare([theirs])[1][0], StagedDataLostError)
     records = {"t": TopicRecords(TOPIC_ID, {0: 2})}
     world.writers.decide("thief", Proposal(DecidedWrite(1, 1, attempts, records)))

@@ -16,13 +16,13 @@ from spark_logbus.coordination.payloads import (
     MirrorPayload,
     OffsetPayload,
     OwnerPayload,
+    PartitionState,
     PlannedTopicPayload,
     RewindEpochPayload,
     RewindPayload,
     SchemaPayload,
     SchemaReferencePayload,
     SchemaSettingsPayload,
-    StatePayload,
     SubjectPayload,
     SubjectVersionPayload,
     TopicPayload,
@@ -75,7 +75,7 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
         b'{"id":"5f0c","target":"main.clicks","target_id":"77aa","points":{"0":[[10,0],[40,30]]}}',
     ),
     (
-        StatePayload(leader=1, leader_epoch=4, in_sync=[1]),
+        PartitionState(leader=1, leader_epoch=4, in_sync=[1]),
         b'{"leader":1,"leader_epoch":4,"in_sync":[1]}',
     ),
     (
@@ -183,8 +183,8 @@ def test_the_old_name_of_the_rewind_epoch_is_read_and_not_written(
         (OffsetPayload, b'{"offset":9223372036854775808,"committed_at_us":0,"by":""}'),
         (OffsetPayload, b'{"offset":1,"committed_at_us":0,"by":"","generation":-1}'),
         (BrokerPayload, b'{"host":"h","port":0,"started_us":1,"version":""}'),
-        (StatePayload, b"\xff\xfe"),
-        (StatePayload, b'{"x":' + b"[" * 100_000),
+        (PartitionState, b"\xff\xfe"),
+        (PartitionState, b'{"x":' + b"[" * 100_000),
     ],
 )
 def test_garbage_names_its_path(kind: type[msgspec.Struct], data: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.coordination.cluster.topic_records import PartitionState
+from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets.give_up import STEP, go_on_at, plan

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.client.admin.groups import GroupPosition
-from spark_logbus.coordination.cluster.topic_records import PartitionState
 from spark_logbus.coordination.groups.offsets import CommittedOffset
 from spark_logbus.coordination.mirrors import MirroredTopic, PlannedRound, Point
+from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.datasource.lag import behind
 from spark_logbus.datasource.micro_batch import plan_micro_batch, replay
 from spark_logbus.datasource.stream_offset import StreamOffset

@@ -7,10 +7,10 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from spark_logbus.broker.metadata_cache import TopicsImage
@@ -19,9 +19,9 @@ from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.coordination.cluster.partition_states import LeadResult, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
-    PartitionState,
     TopicRecord,
 )
+from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.coordination.writes.decisions import WriterState
 from spark_logbus.coordination.writes.writers import PendingWrites, WriterRegistry
 from spark_logbus.errors import (
@@ -121,7 +121,7 @@ class Topics:
     ) -> None:
         now = self.known.get(topic_partition) or PartitionState(broker_id, 0, [broker_id])
         assert isinstance(now, PartitionState)
-        self.known[topic_partition] = replace(
+        self.known[topic_partition] = msgspec.structs.replace(
             now, refused=why, end=max(end, now.end or 0), kept_end=kept_end
         )
 
@@ -506,7 +506,7 @@ def test_a_missing_log_is_refused_until_given_up(
     wait_until(lambda: following.topics.looks > looks + 3)
     assert following.directories() == set()
     assert caplog.text.count("is not served") == 1
-    following.topics.known[T0] = replace(refused, go_on_at=1_000)
+    following.topics.known[T0] = msgspec.structs.replace(refused, go_on_at=1_000)
     wait_until(following.leads)
     assert following.replica_manager.refused() == {}
     assert following.replica_manager.leader_of(T0).log.ends().log_start_offset == 1_000
