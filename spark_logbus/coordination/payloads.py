@@ -126,44 +126,6 @@ class AssignmentPayload(msgspec.Struct, frozen=True, kw_only=True):
     members: dict[str, dict[str, list[NonNegative]]]
 
 
-class TopicRecordsPayload(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    records: dict[NonNegative, NonNegative]
-
-
-class DecisionPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    version: int
-    write: NonNegative
-    attempts: str
-    topics: dict[str, TopicRecordsPayload] = {}  # what is not known to be published
-
-
-class RememberedVersionPayload(msgspec.Struct, frozen=True, array_like=True):
-    """Entry for a version that was decided, see ``coordination.writes.content``. It is stored as a
-    list, as there are a hundred of them."""
-
-    version: int
-    records: NonNegative
-    topics: str = ""
-    partitions: str = ""
-    layout: str = ""
-    inputs: str = ""
-
-
-class WriterPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Node of an atomic writer, see ``coordination.writes.decisions``."""
-
-    last: DecisionPayload | None = None
-    run: str = ""
-    ended_runs: list[str] = []
-    aborted: list[NonNegative] = []
-    once: bool = False
-    changed_us: int
-    old_us: int | None = None
-    remembered: list[RememberedVersionPayload] = []  # in rising order, none of earlier releases
-    inputs: str = ""  # of the last
-
-
 class PromisePayload(msgspec.Struct, frozen=True, kw_only=True):
     """Node of a broker: what it prepared under another token may have been dropped."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import cast
 
+from msgspec.structs import replace
+
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.payloads import WriterPayload, decode, encode
+from spark_logbus.coordination.payloads import decode, encode
 from spark_logbus.coordination.writes import decisions
 from spark_logbus.coordination.writes.decisions import (
     Age,
@@ -20,8 +21,7 @@ from spark_logbus.coordination.writes.promises import PromiseRegistry, Promises
 from spark_logbus.coordination.writes.writers import (
     PendingWrites,
     WriterRegistry,
-    _payload,
-    _state_of,
+    _usable,
 )
 
 
@@ -59,7 +59,7 @@ class MemoryWriters:
         data = self.nodes.get(path)
         if data is None:
             return decisions.NOTHING
-        return _state_of(decode(WriterPayload, data, path=path), path)
+        return _usable(decode(WriterState, data, path=path), path)
 
     def decide(
         self, writer: str, proposal: Proposal, *, admit: Callable[[], None] = lambda: None
@@ -106,7 +106,7 @@ class MemoryWriters:
                 state, now_us=now_us, keep_us=keep_once_us if state.once else keep_us
             )
             if age is Age.OLD:
-                self.nodes[path] = encode(_payload(replace(state, old_us=now_us)))
+                self.nodes[path] = encode(replace(state, old_us=now_us))
             elif age is Age.FORGOTTEN:
                 del self.nodes[path]
                 removed += 1
@@ -114,5 +114,5 @@ class MemoryWriters:
 
     def _kept(self, writer: str, outcome: Outcome) -> Outcome:
         if outcome.state is not None:
-            self.nodes[paths.writer(writer)] = encode(_payload(outcome.state))
+            self.nodes[paths.writer(writer)] = encode(outcome.state)
         return outcome

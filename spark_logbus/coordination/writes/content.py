@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
+from spark_logbus.coordination.payloads import NonNegative
 from spark_logbus.errors import InvalidRequestError, WriteMismatchError
 
 # Spark keeps the last 100 micro-batches of a query, so no checkpoint goes back further by itself.
@@ -45,10 +48,20 @@ class WriteContent:
     inputs: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RememberedVersion:
+class RememberedVersion(msgspec.Struct, frozen=True, array_like=True):
+    """A version that was decided, with the content of its write. It is stored as a list, as there
+    are a hundred of them."""
+
     version: int
-    content: WriteContent
+    records: NonNegative
+    topics: str = ""
+    partitions: str = ""
+    layout: str = ""
+    inputs: str = ""
+
+    @property
+    def content(self) -> WriteContent:
+        return WriteContent(self.records, self.topics, self.partitions, self.layout, self.inputs)
 
 
 def check_content(content: WriteContent, inputs: str) -> None:
@@ -75,7 +88,10 @@ def remember(
     what is remembered has no holes."""
     if content is None:
         return ()
-    return (*before, RememberedVersion(version, content))[-MAX_REMEMBERED:]
+    new = RememberedVersion(
+        version, content.records, content.topics, content.partitions, content.layout, content.inputs
+    )
+    return (*before, new)[-MAX_REMEMBERED:]
 
 
 def require_same(

@@ -26,10 +26,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from spark_logbus.coordination.cluster.topic_records import MAX_PARTITIONS
+from spark_logbus.coordination.payloads import NonNegative
 from spark_logbus.coordination.writes.content import (
     RememberedVersion,
     WriteContent,
@@ -52,40 +56,39 @@ MAX_VERSION: Final = (1 << 63) - 1
 _MAX_ID_LENGTH: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRecords:
+class TopicRecords(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     """A topic's part of a write: records by partition."""
 
     topic_id: str
-    records: Mapping[int, int]
+    records: Mapping[NonNegative, NonNegative]
 
 
-@dataclass(frozen=True, slots=True)
-class DecidedWrite:
+class DecidedWrite(msgspec.Struct, frozen=True, omit_defaults=True):
     """A write as it was decided. ``attempts`` are those that count, in the order of their tasks,
     as ``record.stage_id`` writes them; ``topics`` what is not known to be published."""
 
     version: int
-    write: int
+    write: NonNegative
     attempts: str
-    topics: Mapping[str, TopicRecords]
+    topics: Mapping[str, TopicRecords] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class WriterState:
-    """``last`` is None as long as nothing was decided. ``once``: there will be no other write.
+class WriterState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """State of a writer, and the content of its node.
+
+    ``last`` is None as long as nothing was decided. ``once``: there will be no other write.
     ``old_us``: when it was first found to be old enough to be forgotten. ``remembered`` says what
     the last versions hold, in their order; it is empty where a release decided that did not say so.
     ``inputs`` are those of the last."""
 
     last: DecidedWrite | None = None
     run: str = ""
-    ended_runs: Sequence[str] = ()
-    aborted: Sequence[int] = ()
+    ended_runs: tuple[str, ...] = ()
+    aborted: tuple[NonNegative, ...] = ()
     once: bool = False
-    changed_us: int = 0
+    changed_us: int
     old_us: int | None = None
-    remembered: Sequence[RememberedVersion] = ()
+    remembered: tuple[RememberedVersion, ...] = ()
     inputs: str = ""
 
     @property
@@ -124,7 +127,7 @@ class Outcome:
     repeated: DecidedWrite | None = None
 
 
-NOTHING: Final = WriterState()
+NOTHING: Final = WriterState(changed_us=0)
 
 
 def check_decided(decision: DecidedWrite) -> StageIds:

@@ -10,26 +10,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.payloads import (
-    DecisionPayload,
-    RememberedVersionPayload,
-    TopicRecordsPayload,
-    WriterPayload,
-    decode,
-    encode,
-)
+from spark_logbus.coordination.payloads import decode, encode
 from spark_logbus.coordination.writes import decisions
-from spark_logbus.coordination.writes.content import RememberedVersion, WriteContent
 from spark_logbus.coordination.writes.decisions import (
     Age,
     DecidedWrite,
     Outcome,
     Proposal,
-    TopicRecords,
     WriterState,
     check_decided,
 )
@@ -160,12 +152,13 @@ class WriterRegistry:
                 writers[paths.writer(writer)] = writer
         found = PendingWrites({}, {})
         for path, node in self._nodes.get_many(writers, deadline=deadline).items():
-            writer, payload = writers[path], None
+            writer, state = writers[path], decisions.NOTHING
             try:
-                payload = None if node is None else decode(WriterPayload, node.data, path=path)
-                state = decisions.NOTHING if payload is None else _state_of(payload, path)
+                if node is not None:
+                    state = decode(WriterState, node.data, path=path)
+                    _usable(state, path)
             except CorruptNodeError as error:
-                last = None if payload is None else payload.last
+                last = state.last
                 found.unusable[writer] = None if last is None else last.write
                 self._unreadable.met(path, error, instead="Its last write is not published.")
             else:
@@ -248,7 +241,7 @@ def _kept(node: Node | None, path: str, token: str) -> Operation:
 
 
 def _write(path: str, node: Node | None, state: WriterState) -> Operation:
-    data = encode(_payload(state))
+    data = encode(state)
     if len(data) > MAX_TRANSACTION_BYTES - 10_000:
         raise InvalidRequestError(
             f"The decision about a write takes {len(data)} bytes, more than one node of ZooKeeper "
@@ -258,38 +251,12 @@ def _write(path: str, node: Node | None, state: WriterState) -> Operation:
 
 
 def _state(node: Node, path: str) -> WriterState:
-    return _state_of(decode(WriterPayload, node.data, path=path), path)
+    return _usable(decode(WriterState, node.data, path=path), path)
 
 
-def _state_of(payload: WriterPayload, path: str) -> WriterState:
-    """CorruptNodeError for a decision that nobody could follow up: earlier releases took some."""
-    last = payload.last
-    state = WriterState(
-        last=None
-        if last is None
-        else DecidedWrite(
-            version=last.version,
-            write=last.write,
-            attempts=last.attempts,
-            topics={
-                topic: TopicRecords(part.id, part.records) for topic, part in last.topics.items()
-            },
-        ),
-        run=payload.run,
-        ended_runs=payload.ended_runs,
-        aborted=payload.aborted,
-        once=payload.once,
-        changed_us=payload.changed_us,
-        old_us=payload.old_us,
-        remembered=tuple(
-            RememberedVersion(
-                one.version,
-                WriteContent(one.records, one.topics, one.partitions, one.layout, one.inputs),
-            )
-            for one in payload.remembered
-        ),
-        inputs=payload.inputs,
-    )
+def _usable(state: WriterState, path: str) -> WriterState:
+    """Raises CorruptNodeError for a decision that nobody could follow up: earlier releases took
+    some."""
     if state.last is not None:
         try:
             check_decided(state.last)
@@ -300,38 +267,3 @@ def _state_of(payload: WriterPayload, path: str) -> WriterState:
                 f"{paths.PENDING_WRITES}."
             ) from error
     return state
-
-
-def _payload(state: WriterState) -> WriterPayload:
-    last = state.last
-    return WriterPayload(
-        last=None
-        if last is None
-        else DecisionPayload(
-            version=last.version,
-            write=last.write,
-            attempts=last.attempts,
-            topics={
-                topic: TopicRecordsPayload(id=part.topic_id, records=dict(part.records))
-                for topic, part in last.topics.items()
-            },
-        ),
-        run=state.run,
-        ended_runs=list(state.ended_runs),
-        aborted=list(state.aborted),
-        once=state.once,
-        changed_us=state.changed_us,
-        old_us=state.old_us,
-        remembered=[
-            RememberedVersionPayload(
-                one.version,
-                one.content.records,
-                one.content.topics,
-                one.content.partitions,
-                one.content.layout,
-                one.content.inputs,
-            )
-            for one in state.remembered
-        ],
-        inputs=state.inputs,
-    )

@@ -24,12 +24,8 @@ from spark_logbus.client import (
     WriteInputs,
 )
 from spark_logbus.coordination.paths import PENDING_WRITES, WRITERS, promise
-from spark_logbus.coordination.payloads import (
-    DecisionPayload,
-    TopicRecordsPayload,
-    WriterPayload,
-    encode,
-)
+from spark_logbus.coordination.payloads import encode
+from spark_logbus.coordination.writes.decisions import DecidedWrite, TopicRecords, WriterState
 from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import (
     InvalidRequestError,
@@ -400,9 +396,8 @@ def test_nodes_that_nobody_can_follow_up_cost_no_other_writer_its_write(
     shares = {"escape": ("../../escape", "0"), "empty": ("", "0"), "million": (topic, "0-1048575x")}
     nodes = {"garbage": b"no JSON", "%zz": b"{}", "x" * 600: b"{}"}
     for name, (named, attempts) in shares.items():
-        topics = {named: TopicRecordsPayload(id="f" * 32, records={0: 1})}
-        last = DecisionPayload(version=1, write=5, attempts=attempts, topics=topics)
-        nodes[name] = encode(WriterPayload(last=last, changed_us=1))
+        last = DecidedWrite(1, 5, attempts, {named: TopicRecords("f" * 32, {0: 1})})
+        nodes[name] = encode(WriterState(last=last, changed_us=1))
     for name, data in nodes.items():
         put(brokers.zookeeper, f"{WRITERS}/{name}", data)
         put(brokers.zookeeper, f"{PENDING_WRITES}/{name}", b"")

@@ -141,7 +141,7 @@ def test_a_decision_takes_memory_by_its_attempts_not_times_its_partitions(tmp_pa
     """Earlier releases took numbers of attempts that no write has."""
     partitions = 60
     topics = {"t": TopicRecords(TOPIC_ID, dict.fromkeys(range(partitions), 1))}
-    state = WriterState(DecidedWrite(1, 5, "0-1048574", topics))
+    state = WriterState(last=DecidedWrite(1, 5, "0-1048574", topics), changed_us=0)
     with logs_in(tmp_path / "data", LogConfig()) as logs:
         found = [logs.lead(TopicPartition("t", number)) for number in range(partitions)]
         tracemalloc.start()

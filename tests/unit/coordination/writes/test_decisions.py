@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from spark_logbus.coordination.writes.decisions import (
@@ -72,12 +73,14 @@ def test_a_repeated_request_that_says_something_else_is_refused(published_before
     assert decide(state, asked, now_us=6).repeated == state.last
     decision, topics = asked.decision, asked.decision.topics
     for other in (
-        replace(decision, version=1),
-        replace(decision, attempts="2"),
-        replace(decision, attempts=""),
-        replace(decision, topics={**topics, "t": TopicRecords("id", {0: 5, 1: 8})}),
-        replace(decision, topics={**topics, "t": TopicRecords("other", {0: 5, 1: 7})}),
-        replace(decision, topics={"t": topics["t"]}),
+        msgspec.structs.replace(decision, version=1),
+        msgspec.structs.replace(decision, attempts="2"),
+        msgspec.structs.replace(decision, attempts=""),
+        msgspec.structs.replace(decision, topics={**topics, "t": TopicRecords("id", {0: 5, 1: 8})}),
+        msgspec.structs.replace(
+            decision, topics={**topics, "t": TopicRecords("other", {0: 5, 1: 7})}
+        ),
+        msgspec.structs.replace(decision, topics={"t": topics["t"]}),
     ):
         with pytest.raises(InvalidRequestError, match="write 10 is decided as version 0"):
             decide(state, replace(asked, decision=other), now_us=6)
@@ -182,12 +185,12 @@ def test_published_partitions_are_taken_out_one_by_one() -> None:
 def test_a_state_is_forgotten_when_it_has_been_old_for_long(
     changed_us: int, old_us: int | None, expected: Age
 ) -> None:
-    state = replace(after(proposal(1, 10)), changed_us=changed_us, old_us=old_us)
+    state = msgspec.structs.replace(after(proposal(1, 10)), changed_us=changed_us, old_us=old_us)
     assert age(state, now_us=1000, keep_us=100 if changed_us != 900 else 101) is expected
 
 
 def test_a_writer_that_writes_again_is_not_old() -> None:
-    old = replace(after(proposal(1, 10)), old_us=5)
+    old = msgspec.structs.replace(after(proposal(1, 10)), old_us=5)
     for outcome in (decide(old, proposal(2, 11), now_us=6), abort(old, proposal(2, 11), now_us=6)):
         assert outcome.state is not None
         assert (outcome.state.changed_us, outcome.state.old_us) == (6, None)
