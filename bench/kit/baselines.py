@@ -5,10 +5,12 @@ They are what PySpark's Python Data Source API itself costs, without any log beh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -19,6 +21,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
@@ -28,8 +31,9 @@ ALL_COLUMNS = (
 )
 
 
-def ready_made(rows: int, value_bytes: int, columns: list[str]) -> pa.RecordBatch:
-    """One arrow batch as the connector would yield it."""
+@lru_cache(maxsize=1)
+def ready_made(rows: int, value_bytes: int) -> pa.RecordBatch:
+    """Makes one arrow batch as the connector would yield it, with all columns."""
     value = b"x" * value_bytes
     made: dict[str, Any] = {
         "key": pa.nulls(rows, pa.binary()),
@@ -40,26 +44,41 @@ def ready_made(rows: int, value_bytes: int, columns: list[str]) -> pa.RecordBatc
         "timestamp": pa.array([1_700_000_000_000_000] * rows, pa.timestamp("us", tz="UTC")),
         "timestampType": pa.array([0] * rows, pa.int32()),
     }
-    return pa.RecordBatch.from_pydict({name: made[name] for name in columns})
+    return pa.RecordBatch.from_pydict(made)
+
+
+PARTITIONS: Final = 2
+
+
+@lru_cache(maxsize=1)
+def _in_memory(path: str) -> list[pa.RecordBatch]:
+    """Reads the arrow batches of a file, once in each worker."""
+    with pa.ipc.open_file(pa.py_buffer(Path(path).read_bytes())) as file:
+        return [file.get_batch(number) for number in range(file.num_record_batches)]
 
 
 class ReadyMadeReader(DataSourceReader):
-    def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        self._columns = schema.fieldNames()
-        self._rows = int(options["rows"])
-        self._partitions = int(options["partitions"])
-        self._value_bytes = int(options["valuebytes"])
-        self._batch_rows = int(options.get("batchrows", "50000"))
+    """Yields the arrow batches of a file, which are in memory, until there are enough rows."""
+
+    def __init__(self, schema: StructType, *, path: str, rows: int) -> None:
+        self._schema = schema
+        self._path = path
+        self._rows = rows
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(number) for number in range(self._partitions)]
+        return [InputPartition(number) for number in range(PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        batch = ready_made(self._batch_rows, self._value_bytes, self._columns)
-        left = self._rows // self._partitions
-        while left > 0:
-            yield batch if left >= batch.num_rows else batch.slice(0, left)
-            left -= batch.num_rows
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        batches = [
+            pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+            for batch in _in_memory(self._path)
+        ]
+        places = repeated([batch.num_rows for batch in batches], self._rows)
+        for place, (number, rows) in enumerate(places):
+            if place % PARTITIONS == partition.value:
+                batch = batches[number]
+                yield batch if rows == batch.num_rows else batch.slice(0, rows)
 
 
 class ReadyMade(DataSource):
@@ -69,11 +88,25 @@ class ReadyMade(DataSource):
     def name(cls) -> str:
         return "ready_made"
 
-    def schema(self) -> str:
-        return ALL_COLUMNS
-
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ReadyMadeReader(schema, {k.lower(): v for k, v in self.options.items()})
+        return ReadyMadeReader(schema, path=self.options["path"], rows=int(self.options["rows"]))
+
+
+def write_ready_made(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
+    """Writes the file that the source reads."""
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write(batch)
+
+
+def repeated(sizes: Sequence[int], rows: int) -> Iterator[tuple[int, int]]:
+    """Yields which of the arrow batches of these sizes follow one another, and how many rows of
+    each, so that together they have so many rows."""
+    for number in itertools.cycle(range(len(sizes))):
+        if rows <= 0:
+            return
+        yield number, min(sizes[number], rows)
+        rows -= sizes[number]
 
 
 class NothingReader(DataSourceStreamReader):
@@ -95,13 +128,7 @@ class NothingReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if self._rows:
-            columns = [field.split()[0] for field in ALL_COLUMNS.split(", ")]
-            yield _cached_ready_made(self._rows, self._value_bytes, tuple(columns))
-
-
-@lru_cache(maxsize=1)
-def _cached_ready_made(rows: int, value_bytes: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-    return ready_made(rows, value_bytes, list(columns))
+            yield ready_made(self._rows, self._value_bytes)
 
 
 class Nothing(DataSource):

@@ -13,10 +13,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
+from bench.kit import ROOT
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.local.java import ensure_java_home
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # A file or a pipe has no width of its own; tables must not be squeezed for it.
 console = Console(width=None if sys.stdout.isatty() else 132)

@@ -25,10 +25,10 @@ def paragraph(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def image(name: str, alt: str, folder: str = CHARTS) -> str:
-    """Returns a picture of ``folder``; ``alt`` says in words what it shows."""
+def image(name: str, alt: str) -> str:
+    """Returns a picture; ``alt`` says in words what it shows."""
     text = alt.replace("[", "(").replace("]", ")")
-    return paragraph(f"![{text}]({folder}/{name}.svg)")
+    return paragraph(f"![{text}]({CHARTS}/{name}.svg)")
 
 
 def ends(ratios: Iterable[Spread], mark: str = "**") -> str:

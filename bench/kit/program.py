@@ -10,28 +10,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from rich.table import Table
 
-from bench.kit.charts import draw_all, require_matplotlib
+from bench.kit.charts import require_matplotlib
 from bench.kit.comparing import Comparing
 from bench.kit.harness import console
 from bench.kit.machine import described
 from bench.kit.raw import Raw, RawError, RawResults, read_raw
 from bench.kit.result import Rounds, figure, median, spread
-from bench.servers import ServerUnavailableError
 
-_Peer = TypeVar("_Peer")
 B = TypeVar("B")
 _B = TypeVar("_B", contravariant=True)
 
 
 class Row(Protocol[_B]):
-    """Something that a program measures of several contenders in turn."""
+    """Row of a program: what is measured of several contenders in turn."""
 
     @property
     def title(self) -> str: ...
@@ -56,7 +54,7 @@ class Whole(Generic[B]):
 
 
 class Opening(NamedTuple):
-    """What a program opens its bench with."""
+    """Arguments that a program opens its bench with."""
 
     args: argparse.Namespace
     rows: Sequence[str]
@@ -93,7 +91,7 @@ class Program(Generic[B]):
     show: Callable[[str, Raw], None] | None = None
     """Prints the parts of one row; None: as tables of medians and ratios."""
     draw: Callable[[Raw, Path], Sequence[Path]] | None = None
-    """Draws charts into a directory; None: those of the documents' questions."""
+    """Draws charts into a directory; None: there are none."""
 
     def parser(self) -> argparse.ArgumentParser:
         """Returns a parser of the flags that all programs have, and of the program's own."""
@@ -116,9 +114,8 @@ class Program(Generic[B]):
             action="store_true",
             help="keep the runs that the file has of the same rows, and add this one to them",
         )
-        parser.add_argument(
-            "--charts", type=Path, help="a directory for charts, which needs the package matplotlib"
-        )
+        if self.draw is not None:
+            parser.add_argument("--charts", type=Path, help="a directory for charts, as SVG")
         parser.add_argument(
             "--from",
             dest="kept",
@@ -132,14 +129,15 @@ class Program(Generic[B]):
     def main(self) -> None:
         """Runs the rows that the command line asks for; raises SystemExit where that fails."""
         args = self.parser().parse_args()
-        if args.charts is not None:
+        charts: Path | None = getattr(args, "charts", None)
+        if charts is not None:
             require_matplotlib()
         rows = chosen(args.chosen, self.rows)
         if args.kept is not None:
             kept = _kept(args.kept)
             for name in rows:
                 self._show_row(name, kept)
-            self._conclude(kept, args.charts)
+            self._conclude(kept, charts)
             return
         raw = RawResults(args.csv, add=args.add)
         with ExitStack() as stack:
@@ -149,7 +147,7 @@ class Program(Generic[B]):
                 for part, rounds in self.rows[name].measure(bench):
                     raw.add_rounds(f"{name}{part}", rounds)
                 self._show_row(name, raw.rows)
-        self._conclude(raw.rows, args.charts)
+        self._conclude(raw.rows, charts)
 
     def _show_row(self, name: str, raw: Raw) -> None:
         """Prints all parts of a row."""
@@ -161,8 +159,8 @@ class Program(Generic[B]):
     def _conclude(self, raw: Raw, charts: Path | None) -> None:
         """Prints all comparisons, and draws charts into a directory."""
         self._show_comparisons(raw)
-        if charts is not None:
-            for path in (self.draw or self._draw)(raw, charts):
+        if charts is not None and self.draw is not None:
+            for path in self.draw(raw, charts):
                 console.print(f"Drew {path}.", markup=False, highlight=False)
 
     def _show(self, name: str, parts: Raw) -> None:
@@ -179,13 +177,6 @@ class Program(Generic[B]):
             table.add_row(*compared, str(found.ratio), "" if goal is None else f"{goal:g}")
         if table.row_count:
             console.print(table)
-
-    def _draw(self, raw: Raw, directory: Path) -> Sequence[Path]:
-        from bench.programs.report.questions import (
-            charts_of,
-        )  # which names the rows of all programs
-
-        return draw_all(charts_of({self.name: self.comparing.of(raw)}), directory)
 
 
 def _flags(_: object, args: argparse.Namespace) -> Iterable[str]:
@@ -231,15 +222,3 @@ def chosen(given: str, known: Collection[str], what: str = "row") -> list[str]:
     if unknown:
         raise SystemExit(f"No {what} is called {', '.join(unknown)}; use {', '.join(known)}.")
     return names
-
-
-def at_hand(
-    stack: ExitStack, name: str, start: Callable[[], AbstractContextManager[_Peer]]
-) -> _Peer | None:
-    """Returns a server that runs until ``stack`` is closed; None, and a line that says why, where
-    something lacks for it."""
-    try:
-        return stack.enter_context(start())
-    except ServerUnavailableError as error:
-        console.print(f"{name} is left out, as it is not at hand: {error}", markup=False)
-        return None

@@ -194,7 +194,7 @@ def conditions_path(path: Path) -> Path:
 
 
 def conditions_of(path: Path) -> list[str]:
-    """What the runs told that wrote the results; empty if nothing is there."""
+    """Returns what the runs told that wrote the results; empty if nothing is there."""
     beside = conditions_path(path)
     return beside.read_text().splitlines() if beside.exists() else []
 

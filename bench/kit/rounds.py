@@ -23,7 +23,7 @@ _Named = TypeVar("_Named", bound=Named)
 
 @dataclass(frozen=True)
 class Contender:
-    """Something that is measured; ``measure`` does its work once."""
+    """System or way that is measured; ``measure`` does its work once."""
 
     name: str
     measure: Callable[[], Metrics]

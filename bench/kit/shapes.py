@@ -49,7 +49,7 @@ class Shape:
         return ", ".join(parts)
 
     def pieces(self, records: int) -> Iterator[pa.RecordBatch]:
-        """So many records, piece by piece, each for one partition."""
+        """Makes so many records, piece by piece, each for one partition."""
         most = self.batch_records or _PIECE
         for start in range(0, records, _PIECE):
             whole = self.piece(start, min(_PIECE, records - start))
@@ -57,7 +57,7 @@ class Shape:
                 yield whole.slice(at, most)
 
     def piece(self, start: int, rows: int) -> pa.RecordBatch:
-        """So many records from that one on: ``value``, and ``key`` if they have one."""
+        """Makes so many records from that one on: ``value``, and ``key`` if they have one."""
         arrays = {"value": _fixed(_text(start, rows * self.value_bytes), self.value_bytes)}
         if self.keyed:
             keys = "".join(f"{number:016d}" for number in range(start, start + rows))
@@ -71,7 +71,7 @@ class Shape:
         return list(zip(values, keys, strict=True))
 
     def rows(self, spark: SparkSession, records: int) -> DataFrame:
-        """So many rows for a sink, made as they are written."""
+        """Makes so many rows for a sink, as they are written."""
         from pyspark.sql import functions as F  # who only sends needs no Spark
 
         size = self.value_bytes - _NUMBER_BYTES
@@ -88,7 +88,7 @@ class Shape:
 
 @cache
 def _words() -> npt.NDArray[np.uint8]:
-    """Each of small letters, and a space at its end."""
+    """Makes words of small letters, each with a space at its end."""
     letters = np.random.default_rng(_SEED).integers(97, 123, (_WORDS, _WORD_BYTES), np.uint8)
     letters[:, -1] = ord(" ")
     return letters

@@ -12,14 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.kit.baselines import Discard
 from bench.kit.comparing import Compared, Comparing
-from bench.kit.harness import cluster, spark_session
+from bench.kit.harness import spark_session
 from bench.kit.program import Opening, Program, Whole
 from bench.kit.result import Rounds
 from bench.kit.rounds import SECONDS, works_in_turn
 from bench.servers import ServerUnavailableError
 from bench.servers.kafka import Kafka, kafka
+from bench.servers.logbus import logbus
 from bench.servers.tuning import TUNED_SINK
-from spark_logbus.client import Admin, Bootstrap, Cluster
 
 DISCARDS: Final = "discards"
 GOALS: Final = {"exactly once": 0.70, "at least once": 0.80}
@@ -83,7 +83,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def open_bench(opening: Opening) -> Bench:
     """Starts logbus, Kafka if it is asked for, and a Spark session; makes the topics."""
     args, _, stack, _ = opening
-    running = stack.enter_context(cluster(tcp_only=args.tcp))
+    system = stack.enter_context(logbus(tcp_only=args.tcp))
+    system.create_topic(TOPIC, partitions=args.partitions, flushed=True)
     peer: Kafka | None = None
     if args.kafka:
         try:
@@ -93,9 +94,7 @@ def open_bench(opening: Opening) -> Bench:
         peer.create_topic(TOPIC, partitions=args.partitions)
     spark = stack.enter_context(spark_session(jars=peer.connector if peer else ()))
     spark.dataSource.register(Discard)
-    with Cluster.connect(Bootstrap.from_zookeeper(running.zookeeper)) as client:
-        Admin(client).create_topic(TOPIC, partitions=args.partitions)
-    return Bench(spark, running.zookeeper, peer, args)
+    return Bench(spark, system.address, peer, args)
 
 
 PROGRAM: Final = Program(

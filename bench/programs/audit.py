@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 from rich.table import Table
 
-from bench.kit.harness import best_us, cluster, console
+from bench.kit.harness import best_us, console
+from bench.servers.logbus import logbus
 from spark_logbus.audit import AuditInterceptor, Question, Tier, audit
 from spark_logbus.audit.counts import tally_times
 from spark_logbus.audit.run import Run
-from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig, ProducerInterceptor
+from spark_logbus.client import Cluster, Producer, ProducerConfig, ProducerInterceptor
 from spark_logbus.model import Acks
 
 _CONFIG = ProducerConfig(acks=Acks.WRITTEN)
@@ -46,8 +47,9 @@ def main() -> None:
     table = Table("ns a record", "plain", "looked at", "audited", "audit adds", title="CPU time")
     for column in table.columns[1:]:
         column.justify = "right"
-    with cluster() as running, Cluster.from_zookeeper(running.zookeeper) as client:
-        Admin(client).create_topic("t", partitions=2)
+    with logbus() as system:
+        client = system.client
+        system.create_topic("t", partitions=2, flushed=True)
         for name, (piece, send) in ways.items():
             count = arguments.records if piece == 1 else 10 * arguments.records
             kinds: dict[str, Callable[[], Interceptors]] = {
@@ -120,7 +122,3 @@ def _audit(client: Cluster) -> None:
         f"{cpu_seconds:.2f} s of CPU.",
         highlight=False,
     )
-
-
-if __name__ == "__main__":
-    main()

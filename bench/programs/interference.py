@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
-import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -19,10 +18,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from rich.table import Table
-
 from bench.kit.appender import Appender, record_batch
-from bench.kit.harness import ROOT, cluster, console
+from bench.kit.children import Child
+from bench.kit.comparing import Comparing
+from bench.kit.harness import console
+from bench.kit.program import medians_table
+from bench.servers.logbus import logbus
 from spark_logbus.client import Admin, ClientConfig, Cluster
 from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.errors import LogbusError
@@ -53,7 +54,7 @@ def leader_connections(client: Cluster, stack: ExitStack, count: int) -> list[Br
     return [stack.enter_context(client.pool.lease(leader, deadline)) for _ in range(count)]
 
 
-def disturb(kind: str, zookeeper: str, data_dir: Path, mib_s: float) -> None:
+def disturb(kind: str, zookeeper: str, data_dir: str, mib_s: float) -> None:
     config = ClientConfig(local_sockets=False, idle_connections=0)
     with Cluster.from_zookeeper(zookeeper, config) as client, ExitStack() as stack:
         if kind == "idle":
@@ -62,7 +63,7 @@ def disturb(kind: str, zookeeper: str, data_dir: Path, mib_s: float) -> None:
             for connection in leader_connections(client, stack, 20):
                 connection.send(Api.FETCH, fetch_of(0, 64 * MIB))
         else:
-            read_cold(client, data_dir, mib_s)
+            read_cold(client, Path(data_dir), mib_s)
         print("ready", flush=True)
         threading.Event().wait()
 
@@ -102,19 +103,16 @@ def read_cold(client: Cluster, data_dir: Path, mib_s: float) -> None:
 def disturbed(
     kinds: list[str], zookeeper: str, data_dir: Path, arguments: argparse.Namespace
 ) -> Iterator[None]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    """Disturbs the broker in each of the ways."""
     with ExitStack() as stack:
         for kind in kinds:
-            command = [sys.executable, "-m", "bench.programs.interference", "--disturb", kind]
-            command += ["--zookeeper", zookeeper, "--data-dir", str(data_dir)]
-            command += ["--cold-mib-s", str(arguments.cold_mib_s)]
-            process = stack.enter_context(
-                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-            )
-            stack.callback(process.kill)
-            assert process.stdout is not None
-            if process.stdout.readline() != "ready\n":
-                raise SystemExit(f"The disturbance {kind!r} did not start.")
+            task = {
+                "kind": kind,
+                "zookeeper": zookeeper,
+                "data_dir": str(data_dir),
+                "mib_s": arguments.cold_mib_s,
+            }
+            stack.enter_context(Child("bench.programs.interference", task)).line()
         yield
 
 
@@ -158,53 +156,28 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=50.0, help="append requests a second")
     parser.add_argument("--old-mib", type=int, default=1_024, help="cold data to read")
     parser.add_argument("--cold-mib-s", type=float, default=100.0, help="of all cold readers")
-    parser.add_argument("--disturb", help=argparse.SUPPRESS)
-    parser.add_argument("--zookeeper", help=argparse.SUPPRESS)
-    parser.add_argument("--data-dir", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.disturb:
-        disturb(arguments.disturb, arguments.zookeeper, arguments.data_dir, arguments.cold_mib_s)
-        return
     found: dict[str, list[dict[str, float]]] = {name: [] for name in SCENARIOS}
-    with (
-        cluster(tcp_only=True, network=SETTINGS) as running,
-        Cluster.from_zookeeper(running.zookeeper) as client,
-    ):
+    with logbus(tcp_only=True, network=SETTINGS) as system:
+        client = system.client
         for topic in ("old", "new"):
-            Admin(client).create_topic(topic, partitions=1)
-        data_dir = running.brokers[0].directory / "data"
+            system.create_topic(topic, flushed=True)
         with console.status("Filling the topic with old data ..."):
             fill(client, arguments.old_mib)
         for number in range(arguments.rounds):
             for name, kinds in SCENARIOS.items():
                 with (
                     console.status(f"Round {number + 1} of {arguments.rounds}: {name} ..."),
-                    disturbed(kinds, running.zookeeper, data_dir, arguments),
+                    disturbed(kinds, system.address, system.data, arguments),
                 ):
                     found[name].append(measure(client, arguments))
-    show(found, arguments)
-
-
-def show(found: dict[str, list[dict[str, float]]], arguments: argparse.Namespace) -> None:
-    measures = list(found["alone"][0])
-    title = (
-        f"{arguments.rate:g} appends a second of 500 records of 200 bytes; median of "
-        f"{arguments.rounds} rounds; alone: figures, else times as long (lowest - highest)"
+    console.print(
+        f"{arguments.rate:g} appends a second of 500 records of 200 bytes; medians of "
+        f"{arguments.rounds} rounds; below, how long it takes alone, of what it takes disturbed"
     )
-    table = Table("", *measures, title=title)
-    for name, rounds in found.items():
-        cells = []
-        for what in measures:
-            values = [each[what] for each in rounds]
-            if name == "alone":
-                cells.append(f"{statistics.median(values):,.2f}")
-                continue
-            pairs = zip(values, found["alone"], strict=True)
-            ratios = [value / alone[what] for value, alone in pairs]
-            cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})")
-        table.add_row(name, *cells)
-    console.print(table)
+    measures = dict.fromkeys(found["alone"][0], "")
+    console.print(medians_table(found, Comparing(measures, own="(?!alone).*")))
 
 
 if __name__ == "__main__":
-    main()
+    disturb(**json.loads(sys.argv[1]))

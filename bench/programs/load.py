@@ -16,11 +16,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from bench.kit.comparing import Compared, Comparing
-from bench.kit.harness import cluster, spark_session
+from bench.kit.harness import spark_session
 from bench.kit.program import Opening, Program, Whole
 from bench.kit.result import Metrics, Rounds
 from bench.kit.rounds import SECONDS, Contender, in_turn, timed
-from spark_logbus.client import Admin, Cluster, Producer
+from bench.servers.logbus import logbus
+from spark_logbus.client import Cluster, Producer
 from spark_logbus.load import LoadConfig, Loaded, run_load
 
 TOPIC: Final = "bench"
@@ -82,7 +83,6 @@ def _copy(spark: SparkSession, rows: Path, target: Path) -> None:
 
 def _fill(client: Cluster, records: int, value_bytes: int, partitions: int) -> None:
     """Sends values of hexadecimal digits at random, which compress as texts do, by half."""
-    Admin(client).create_topic(TOPIC, partitions=partitions)
     draw = np.random.default_rng(1)
     with Producer(client) as producer:
         for number in range(records // _PIECE):
@@ -106,12 +106,12 @@ def open_bench(opening: Opening) -> Bench:
     """Starts logbus and a Spark session, and fills the topic."""
     args, _, stack, _ = opening
     records = _SMALL if args.small else args.records
-    running = stack.enter_context(cluster())
+    system = stack.enter_context(logbus())
     spark = stack.enter_context(spark_session())
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-bench-"))
-    with Cluster.from_zookeeper(running.zookeeper) as client:
-        _fill(client, records, args.value_bytes, args.partitions)
-    return Bench(spark, running.zookeeper, Path(directory), records, args.rounds)
+    system.create_topic(TOPIC, partitions=args.partitions, flushed=True)
+    _fill(system.client, records, args.value_bytes, args.partitions)
+    return Bench(spark, system.address, Path(directory), records, args.rounds)
 
 
 PROGRAM: Final = Program(

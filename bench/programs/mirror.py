@@ -12,12 +12,11 @@ from typing import Final
 import pyarrow as pa
 
 from bench.kit.comparing import Comparing
-from bench.kit.harness import cluster
 from bench.kit.program import Opening, Program, Whole
 from bench.kit.result import Rounds
 from bench.kit.rounds import SECONDS, works_in_turn
-from spark_logbus.client import Admin, Cluster, Consumer, Producer, ProducerConfig
-from spark_logbus.local.cluster import EmbeddedCluster
+from bench.servers.logbus import Logbus, logbus
+from spark_logbus.client import Cluster, Consumer, Producer, ProducerConfig
 from spark_logbus.mirror import Listener, MirrorConfig, Renaming, open_mirror, run_mirror
 from spark_logbus.selection import Topics
 
@@ -26,48 +25,33 @@ MIRROR: Final = "mirror"
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the two clusters, and a client of it."""
-
-    running: EmbeddedCluster
-    client: Cluster
-
-    @classmethod
-    def open(cls, opening: Opening) -> Side:
-        """Starts a cluster for as long as the run takes."""
-        running = opening.stack.enter_context(cluster(tcp_only=opening.args.tcp))
-        return cls(running, opening.stack.enter_context(Cluster.from_zookeeper(running.zookeeper)))
-
-
-@dataclass(frozen=True)
 class Bench:
     """Both clusters; the source's topic is filled."""
 
-    source: Side
-    target: Side
+    source: Logbus
+    target: Logbus
     args: argparse.Namespace
 
 
 def copies(bench: Bench) -> Rounds:
     """Copies the topic in both ways in turn, and deletes the copies."""
     numbers, records = itertools.count(), bench.args.records
-    admin = Admin(bench.target.client)
 
     def mirror() -> None:
         name = f"mirror-{next(numbers)}"
         config = MirrorConfig(
             name=name, topics=Topics((TOPIC,)), renaming=Renaming(name + ".{topic}")
         )
-        target, source = bench.target.running.zookeeper, bench.source.running.zookeeper
+        target, source = bench.target.address, bench.source.address
         with open_mirror(config, target=target, zookeeper=source) as opened:
             assert run_mirror(opened, once=True, listener=Listener()) == records
-        admin.delete_topic(f"{name}.{TOPIC}")
+        bench.target.delete_topic(f"{name}.{TOPIC}")
 
     def copy() -> None:
         name = f"copy-{next(numbers)}"
-        admin.create_topic(name, partitions=bench.args.partitions)
+        bench.target.create_topic(name, partitions=bench.args.partitions, flushed=True)
         _copy(bench.source.client, bench.target.client, name, records)
-        admin.delete_topic(name)
+        bench.target.delete_topic(name)
 
     works = {"consumer, producer": copy, MIRROR: mirror}
     return works_in_turn(works, records=records, rounds=bench.args.rounds)
@@ -97,15 +81,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def open_bench(opening: Opening) -> Bench:
     """Starts both clusters, and fills the source's topic."""
-    args = opening.args
-    bench = Bench(Side.open(opening), Side.open(opening), args)
-    Admin(bench.source.client).create_topic(TOPIC, partitions=args.partitions)
+    args, _, stack, _ = opening
+    source, target = (stack.enter_context(logbus(tcp_only=args.tcp)) for _ in range(2))
+    source.create_topic(TOPIC, partitions=args.partitions, flushed=True)
     values = pa.array([os.urandom(args.value_bytes)] * args.batch_records)
     table = pa.table({"value": values, "key": pa.array([b"key"] * args.batch_records)})
-    with Producer(bench.source.client) as producer:
+    with Producer(source.client) as producer:
         for number in range(args.records // args.batch_records):
             producer.send_arrow(TOPIC, table, partition=number % args.partitions)
-    return bench
+    return Bench(source, target, args)
 
 
 PROGRAM: Final = Program(

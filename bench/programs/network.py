@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,6 +27,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from bench.kit.children import Child
 from bench.kit.harness import console
 from bench.kit.processes import CpuTime, memory_mib
 from spark_logbus.clock import SystemClock
@@ -149,7 +150,9 @@ def serve_asyncio(answers: Answers, ready: Callable[[int], None], path: Path) ->
 KINDS = ("epoll", "threads", "asyncio")
 
 
-def serve(kind: str, path: Path) -> None:
+def serve(kind: str, file: str) -> None:
+    path = Path(file)
+
     def ready(port: int) -> None:
         print(port, flush=True)
 
@@ -166,8 +169,10 @@ def serve(kind: str, path: Path) -> None:
 
 
 class Server:
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
-        self.pid = process.pid
+    """A running server of one kind."""
+
+    def __init__(self, pid: int, port: int) -> None:
+        self.pid = pid
         self.port = port
 
     def cpu_s(self) -> float:
@@ -179,13 +184,9 @@ class Server:
 
 @contextmanager
 def running(kind: str, path: Path) -> Iterator[Server]:
-    command = [sys.executable, "-m", "bench.programs.network", "--serve", kind, "--file", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield Server(process, int(process.stdout.readline()))
-        finally:
-            process.kill()
+    """Runs a server in a process of its own."""
+    with Child("bench.programs.network", [kind, str(path)]) as process:
+        yield Server(process.pid, int(process.line()))
 
 
 def request(api: Api) -> bytes:
@@ -278,12 +279,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--serve", choices=KINDS, help=argparse.SUPPRESS)
-    parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.serve:
-        serve(arguments.serve, arguments.file)
-        return
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as directory:
         path = Path(directory) / "segment"
         path.write_bytes(os.urandom(MIB) * ((FILE_BYTES + FETCH_BYTES) // MIB))
@@ -302,4 +298,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(*json.loads(sys.argv[1]))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from bench.kit.baselines import ALL_COLUMNS, ReadyMade
+from bench.kit.baselines import ALL_COLUMNS, ReadyMade, ready_made, write_ready_made
 from bench.kit.comparing import Compared, Comparing
-from bench.kit.harness import cluster, console, drain, spark_session
+from bench.kit.harness import console, drain, spark_session
 from bench.kit.program import Opening, Program, Whole
 from bench.kit.result import LOGBUS, Rounds
 from bench.kit.rounds import SECONDS, works_in_turn
-from spark_logbus.client import Admin, Bootstrap, Cluster, Producer
+from bench.servers.logbus import Logbus, logbus
+from spark_logbus.client import Producer
 
 READY_MADE: Final = "ready-made Arrow"
 PIECE: Final = 50_000
@@ -43,23 +46,21 @@ class Bench:
 
     spark: SparkSession
     zookeeper: str
+    ceiling: Path
+    """File of ready-made arrow batches."""
     records: int
-    value_bytes: int
     rounds: int
 
 
 def read(bench: Bench, *, schema: str | None) -> Rounds:
     """Reads the columns of a schema, or all, from both sources in turn."""
 
-    def ready_made() -> None:
+    def from_memory() -> None:
         drain(
             bench.spark.read.format("ready_made")
             .schema(schema or ALL_COLUMNS)
             .option("rows", bench.records)
-            .option("partitions", 2)
-            .option("valueBytes", bench.value_bytes)
-            .option("batchRows", min(PIECE, max(1, CEILING_BYTES // bench.value_bytes)))
-            .load()
+            .load(str(bench.ceiling))
         )
 
     def logbus() -> None:
@@ -67,21 +68,21 @@ def read(bench: Bench, *, schema: str | None) -> Rounds:
         reader = reader.option("subscribePattern", "bench-.*")
         drain((reader.schema(schema) if schema else reader).load())
 
-    works = {READY_MADE: ready_made, LOGBUS: logbus}
+    works = {READY_MADE: from_memory, LOGBUS: logbus}
     return works_in_turn(works, records=bench.records, rounds=bench.rounds)
 
 
-def fill(client: Cluster, *, layout: str, records: int, value_bytes: int, piece: int) -> int:
+def fill(system: Logbus, *, layout: str, records: int, value_bytes: int, piece: int) -> int:
     """Fills topics with about ``records`` values, and returns the number that it came to.
 
     ``piece`` of them are one arrow batch that the producer is given, and cuts into record batches
     of at most 4 MiB.
     """
     written = 0
-    with Producer(client) as producer:
+    with Producer(system.client) as producer:
         for number, shares in enumerate(LAYOUTS[layout]):
             topic = f"bench-{number}"
-            Admin(client).create_topic(topic, partitions=len(shares))
+            system.create_topic(topic, partitions=len(shares), flushed=True)
             for partition, part in enumerate(shares):
                 left = round(records * part)
                 written += left
@@ -109,25 +110,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def open_bench(opening: Opening) -> Bench:
     """Starts logbus and a Spark session, and fills the topics."""
     args, _, stack, _ = opening
-    running = stack.enter_context(cluster(tcp_only=args.tcp))
+    system = stack.enter_context(logbus(tcp_only=args.tcp))
     spark = stack.enter_context(spark_session())
     spark.dataSource.register(ReadyMade)
-    with (
-        console.status("Filling the topics ..."),
-        Cluster.connect(Bootstrap.from_zookeeper(running.zookeeper)) as client,
-    ):
+    with console.status("Filling the topics ..."):
         records = fill(
-            client,
+            system,
             layout=args.layout,
             records=args.records,
             value_bytes=args.value_bytes,
             piece=args.piece,
         )
-    reader = spark.read.format("logbus").option("zookeeper", running.zookeeper)
+    reader = spark.read.format("logbus").option("zookeeper", system.address)
     count = reader.option("subscribePattern", "bench-.*").load().count()
     if count != records:
         raise SystemExit(f"Expected {records} records in the topics, got {count}.")
-    return Bench(spark, running.zookeeper, records, args.value_bytes, args.rounds)
+    ceiling = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "ready-made.arrow"
+    rows = min(PIECE, max(1, CEILING_BYTES // args.value_bytes))
+    write_ready_made(ceiling, [ready_made(rows, args.value_bytes)])
+    return Bench(spark, system.address, ceiling, records, args.rounds)
 
 
 PROGRAM: Final = Program(

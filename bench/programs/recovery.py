@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -15,7 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 from rich.table import Table
 
-from bench.kit.harness import ROOT, console
+from bench.kit.children import Child
+from bench.kit.harness import console
 from bench.kit.processes import memory_mib
 from spark_logbus.broker.replica.manager import sole_replica
 from spark_logbus.client import Admin, Cluster, RangeReader
@@ -34,7 +35,7 @@ _SETTINGS = {"log": {"retention_ms": _NEVER_MS}}
 
 
 def record_batch(size_bytes: int) -> memoryview:
-    """About so large, of records of 200 bytes that do not compress."""
+    """Encodes records of 200 bytes that do not compress, about so large together."""
     values = [os.urandom(200) for _ in range(max(1, size_bytes // 212))]
     batch = canonical(pa.record_batch({"value": pa.array(values)}), now_us=time.time_ns() // 1000)
     return encode(batch)
@@ -56,15 +57,15 @@ def fill(logs: LogDirectory, *, total_bytes: int, batch_bytes: int) -> None:
             log.append_as_leader(data, leader_epoch=1)
 
 
-def append_and_die(data_dir: Path, gib: float, batch_bytes: int) -> None:
-    """What a crash leaves: written, not flushed. Nothing here may run at exit."""
-    logs, _ = open_logs(data_dir, flush_ms=_NEVER_MS)
+def append_and_die(data_dir: str, gib: float, batch_bytes: int) -> None:
+    """Leaves what a crash does: written, not flushed. Nothing here may run at exit."""
+    logs, _ = open_logs(Path(data_dir), flush_ms=_NEVER_MS)
     fill(logs, total_bytes=int(gib * GIB), batch_bytes=batch_bytes)
     os._exit(0)
 
 
 def read_all(zookeeper: str, partitions: int) -> int:
-    """All that is there, with one reader to a partition at a time; bytes of values."""
+    """Reads all that is there, a reader to a partition, and returns the bytes."""
     sizes: list[int] = []
     with Cluster.from_zookeeper(zookeeper) as cluster:
         topic_partitions = [TopicPartition(TOPIC, number) for number in range(partitions)]
@@ -124,9 +125,8 @@ def measure(directory: Path, arguments: argparse.Namespace) -> Table:
         broker.stop()
 
         gib = arguments.unflushed_gib
-        command = [sys.executable, "-m", "bench.programs.recovery", "--append-and-die", data_dir]
-        command += ["--unflushed-gib", gib, "--batch-kib", arguments.batch_kib]
-        subprocess.run([str(word) for word in command], check=True, cwd=ROOT)
+        with Child("bench.programs.recovery", [str(data_dir), gib, batch_bytes]) as crashing:
+            crashing.wait()
         logs, seconds = open_logs(data_dir)
         scanned = logs.recovery.bytes_scanned / GIB
         table.add_row(
@@ -145,10 +145,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--batch-kib", type=int, default=1024)
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--append-and-die", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.append_and_die is not None:
-        append_and_die(arguments.append_and_die, arguments.unflushed_gib, arguments.batch_kib << 10)
     needed = (arguments.gib + arguments.unflushed_gib + 1) * GIB
     if shutil.disk_usage(arguments.directory).free < needed:
         raise SystemExit(
@@ -160,4 +157,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    append_and_die(*json.loads(sys.argv[1]))

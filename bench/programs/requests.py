@@ -9,9 +9,10 @@ import threading
 from rich.table import Table
 
 from bench.kit.appender import Appender, record_batch
-from bench.kit.harness import cluster, console
+from bench.kit.harness import console
 from bench.kit.processes import CpuTime
-from spark_logbus.client import Admin, Cluster
+from bench.servers.logbus import logbus
+from spark_logbus.client import Cluster
 
 
 def main() -> None:
@@ -26,20 +27,14 @@ def main() -> None:
     data = record_batch(records=arguments.records, value_bytes=arguments.value_bytes)
     kinds = [(acks, producers) for acks in ("flushed", "written") for producers in (1, 4)]
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
-    with (
-        cluster(tcp_only=arguments.tcp) as running,
-        Cluster.from_zookeeper(running.zookeeper) as client,
-    ):
-        pid = running.brokers[0].pid
+    with logbus(tcp_only=arguments.tcp) as system:
+        [pid] = system.pids
         for number in range(4):
-            Admin(client).create_topic(f"bench-{number}", partitions=1)
+            system.create_topic(f"bench-{number}", flushed=True)
         for number in range(arguments.rounds + 1):
             for acks, producers in kinds:
                 before = CpuTime.of(pid)
-                requests = run(
-                    client, data, acks=acks, producers=producers, in_flight=arguments.in_flight,
-                    seconds=arguments.seconds,
-                )  # fmt: skip
+                requests = run(system.client, data, acks, producers, arguments)
                 after = CpuTime.of(pid)
                 user, kernel = after.user - before.user, after.kernel - before.kernel
                 if number:  # the first round does not count
@@ -63,14 +58,16 @@ def main() -> None:
 
 
 def run(
-    client: Cluster, data: memoryview, *, acks: str, producers: int, in_flight: int, seconds: float
+    client: Cluster, data: memoryview, acks: str, producers: int, arguments: argparse.Namespace
 ) -> int:
-    """Requests answered; each producer has a connection and a partition of its own."""
+    """Returns the requests answered; each producer has a connection and a partition of its own."""
     counts: list[int] = []
 
     def produce(number: int) -> None:
         with Appender(client, f"bench-{number}", data, acks=acks) as appender:
-            counts.append(appender.saturating(in_flight=in_flight, seconds=seconds))
+            counts.append(
+                appender.saturating(in_flight=arguments.in_flight, seconds=arguments.seconds)
+            )
 
     threads = [threading.Thread(target=produce, args=(number,)) for number in range(producers)]
     for thread in threads:
@@ -83,7 +80,3 @@ def run(
 def spread(values: tuple[float, ...], form: str) -> str:
     low, middle, high = min(values), statistics.median(values), max(values)
     return f"{form} ({form} - {form})".format(middle, low, high)
-
-
-if __name__ == "__main__":
-    main()

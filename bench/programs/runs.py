@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """Of one process; where this one is ended, it ends first, and stops its servers."""
+    """Runs one process; where this one is ended, it ends first, and stops its servers."""
     with subprocess.Popen([sys.executable, "-m", "bench", *arguments]) as process:
         try:
             return process.wait()

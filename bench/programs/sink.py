@@ -12,12 +12,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from bench.kit.comparing import Comparing
-from bench.kit.harness import cluster, spark_session
+from bench.kit.harness import spark_session
 from bench.kit.program import Opening, Program, Whole
 from bench.kit.result import Metrics, Rounds
 from bench.kit.rounds import Contender, in_turn
 from bench.programs.stream.queries import WHOLE, phases_of
-from spark_logbus.client import Admin, Bootstrap, Cluster, Producer
+from bench.servers.logbus import logbus
+from spark_logbus.client import Producer
 
 ONCE: Final = "exactly-once"
 WAYS: Final = ("at-least-once", ONCE)
@@ -71,17 +72,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def open_bench(opening: Opening) -> Bench:
     """Starts logbus and a Spark session, and fills the input."""
     args, _, stack, _ = opening
-    running = stack.enter_context(cluster())
+    system = stack.enter_context(logbus())
     spark = stack.enter_context(spark_session())
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
-    with Cluster.connect(Bootstrap.from_zookeeper(running.zookeeper)) as client:
-        for topic in ("input", "output"):
-            Admin(client).create_topic(topic, partitions=args.partitions)
-        with Producer(client) as producer:
-            for start in range(0, args.records * (args.micro_batches + _WARM_UP), 5_000):
-                values = [b"%0200d" % number for number in range(start, start + 5_000)]
-                producer.send_arrow("input", pa.table({"value": pa.array(values, pa.binary())}))
-    return Bench(spark, running.zookeeper, args)
+    for topic in ("input", "output"):
+        system.create_topic(topic, partitions=args.partitions, flushed=True)
+    with Producer(system.client) as producer:
+        for start in range(0, args.records * (args.micro_batches + _WARM_UP), 5_000):
+            values = [b"%0200d" % number for number in range(start, start + 5_000)]
+            producer.send_arrow("input", pa.table({"value": pa.array(values, pa.binary())}))
+    return Bench(spark, system.address, args)
 
 
 PROGRAM: Final = Program(

@@ -33,7 +33,7 @@ class ActiveMq:
     version: str
 
     def journal_bytes(self) -> int:
-        """What its journal has had so far, also in files that are deleted since.
+        """Sums what its journal has had so far, also in files that are deleted since.
 
         The newest file has its full length from the beginning, as a hole.
         """

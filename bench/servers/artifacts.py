@@ -1,4 +1,4 @@
-"""Jars of peers, resolved by Maven."""
+"""Jars of servers and their clients, resolved by Maven."""
 
 from __future__ import annotations
 

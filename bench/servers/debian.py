@@ -1,4 +1,4 @@
-"""Programs of peers from Debian's packages, unpacked in the user's cache directory.
+"""Programs of servers from Debian's packages, unpacked in the user's cache directory.
 
 Nothing is installed, and root is not needed: apt-get brings the packages, dpkg-deb unpacks them.
 """

@@ -1,4 +1,4 @@
-"""Small programs in Java, compiled against a peer's jars for as long as they are needed."""
+"""Small programs in Java, compiled against a server's jars for as long as they are needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JavaProgram:
     main: str
 
     def command(self, *options: str) -> list[str]:
-        """With the JVM's ``options``, but for the program's arguments."""
+        """Returns the command with the JVM's ``options``, but for the program's arguments."""
         return [self.java, *options, "-cp", self.class_path, self.main]
 
 

@@ -1,4 +1,4 @@
-"""What peers are made of: brought once, and kept in the user's cache directory."""
+"""What servers are made of: brought once, and kept in the user's cache directory."""
 
 from __future__ import annotations
 

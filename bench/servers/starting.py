@@ -1,4 +1,4 @@
-"""How servers of peers start: ports on the loopback interface, and a wait until one is open."""
+"""How servers start: ports on the loopback interface, and a wait until one is open."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def free_ports(count: int) -> list[int]:
 def wait_until_ready(
     name: str, process: subprocess.Popen[bytes], *, port: int, output: Path
 ) -> None:
-    """Until ``port`` is open, which each of these servers opens when it can serve.
+    """Waits until ``port`` is open, which each of these servers opens when it can serve.
 
     Raises EmbeddedServerError, with the end of ``output``.
     """

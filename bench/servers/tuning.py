@@ -21,5 +21,5 @@ TUNED_SINK: Final[Mapping[str, str]] = {
 
 
 def shown(settings: Mapping[str, str]) -> str:
-    """By Kafka's names."""
+    """Returns the settings as text, by Kafka's names."""
     return ", ".join(f"{name.removeprefix('kafka.')} {value}" for name, value in settings.items())

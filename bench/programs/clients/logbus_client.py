@@ -69,7 +69,7 @@ def send_many(work: Work) -> Done:
 
 
 def send_arrow(work: Work) -> Done:
-    """In pieces of ``batch_records``, each of which becomes a record batch."""
+    """Sends pieces of ``batch_records``, each of which becomes a record batch."""
     size = work.batch_records
     assert size is not None
     with _producer(work) as producer:
@@ -107,7 +107,7 @@ def send_each(work: Work) -> Done:
 
 @contextmanager
 def consumer_of(work: Work) -> Iterator[Consumer]:
-    """With its defaults, on all that the topic holds."""
+    """Opens a consumer with its defaults, of all that the topic holds."""
     with Cluster.from_zookeeper(work.address) as cluster, Consumer(cluster) as consumer:
         consumer.assign_topics(work.topic)
         yield consumer
@@ -156,7 +156,7 @@ def poll_arrow(work: Work) -> Done:
 
 
 def value_bytes_of(values: pa.Array) -> int:
-    """From the first and the last offset: no work for each value."""
+    """Takes the first and the last offset: no work for each value."""
     offsets = memoryview(values.buffers()[1]).cast("i")
     return int(offsets[values.offset + len(values)]) - int(offsets[values.offset])
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Final
 
-from bench.kit.program import Opening, Program, at_hand
+from bench.kit.program import Opening, Program
 from bench.programs.clients.rows import COMPARED, JAVA_TUNED, ROWS, Bench
 from bench.programs.clients.work import LIBRDKAFKA_READS
+from bench.servers.at_hand import at_hand
 from bench.servers.kafka import kafka
 from bench.servers.kafka_tools import kafka_tools
 from bench.servers.logbus import logbus

@@ -37,7 +37,7 @@ JAVA_TUNED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Bench:
-    """What all rows share."""
+    """Servers and sizes that all rows share."""
 
     logbus: Logbus
     kafka: Kafka | None
@@ -110,7 +110,7 @@ def _in_turn(bench: Bench, contenders: Sequence[Contender]) -> Rounds:
 
 
 def _send(bench: Bench, system: System, work: Work) -> Metrics:
-    """What is there afterwards must be what was sent."""
+    """Sends to a fresh topic; raises SystemExit unless it then has as many records."""
     with fresh_topic(system, partitions=bench.partitions, flushed=work.flushed) as topic:
         done = run(replace(work, address=system.address, topic=topic))
         expected = done.warm_up + done.records
@@ -171,7 +171,7 @@ def _filled(bench: Bench, system: System, client: str, records: int, batch_bytes
 
 @dataclass(frozen=True)
 class DiskRow:
-    """What record batches take in the segment files."""
+    """Bytes of record batches in the segment files."""
 
     title: str = "record batches on disk"
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any, Final, Self
+from typing import Any, Final
 
 VALUES = 1_000  # different ones, handed over again and again
 SUMMED_BYTES = 8
@@ -20,7 +19,7 @@ which are never full, it is slower than so."""
 
 
 def tail(value: bytes) -> int:
-    """What a value adds to a checksum: its last bytes as a number."""
+    """Returns what a value adds to a checksum: its last bytes as a number."""
     return int.from_bytes(value[-SUMMED_BYTES:], "big")
 
 
@@ -54,13 +53,6 @@ class Work:
         different = [tail(value) for value in self.values(VALUES)]
         whole, rest = divmod(count, VALUES)
         return (whole * sum(different) + sum(different[:rest])) % CHECKSUMS
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A client's process: ``python -m bench.programs.clients.worker <module>``, JSON in and out.
+"""A client's process: it gets its work as JSON, and answers likewise.
 
 A fresh one for each measurement, which imports, connects and warms up before its clock starts.
 """
@@ -7,37 +7,26 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
-from pathlib import Path
 
+from bench.kit.children import Child
 from bench.programs.clients.work import Done, Work
 
 _MODULES = {
     "logbus": "bench.programs.clients.logbus_client",
     "librdkafka": "bench.programs.clients.librdkafka",
 }
-_ROOT = Path(__file__).resolve().parents[3]
 _DEADLINE_S = 600.0
 
 
 def run(work: Work, *, deadline_s: float = _DEADLINE_S) -> Done:
-    """Do it in a process of its own."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "bench.programs.clients.worker", _MODULES[work.system]],
-        input=work.to_json(),
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=_ROOT,
-        timeout=deadline_s,
-    )
-    if ended.returncode != 0:
-        raise SystemExit(f"The client of {work.system} ended with code {ended.returncode}.")
-    return Done(**json.loads(ended.stdout))
+    """Does the work in a process of its own."""
+    with Child("bench.programs.clients.worker", asdict(work)) as client:
+        return Done(**client.answer(deadline_s=deadline_s))
 
 
 def timed(job: Callable[[], object]) -> tuple[float, float]:
@@ -49,8 +38,8 @@ def timed(job: Callable[[], object]) -> tuple[float, float]:
 
 
 def main() -> None:
-    work = Work.from_json(sys.stdin.read())
-    done: Done = getattr(import_module(sys.argv[1]), work.name)(work)
+    work = Work(**json.loads(sys.argv[1]))
+    done: Done = getattr(import_module(_MODULES[work.system]), work.name)(work)
     print(json.dumps(asdict(done)))
 
 

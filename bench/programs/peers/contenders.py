@@ -22,7 +22,7 @@ _WARM_UP = 50_000  # enough for a just-in-time compiler to have seen the loops
 
 @dataclass(frozen=True)
 class Task:
-    """What a client is given."""
+    """Task of a client."""
 
     address: str
     topic: str
@@ -40,12 +40,12 @@ class Task:
 class Client(Protocol):
     @property
     def described(self) -> str:
-        """For who reads the results: the client, and its settings."""
+        """Text about the client and its settings, for the conditions of the run."""
 
     def send(self, task: Task) -> Done: ...
 
     def read(self, task: Task) -> Done:
-        """All that ``send`` has sent, also to warm up."""
+        """Reads all that ``send`` has sent, also to warm up."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Iterator
 from typing import Final
 
-from bench.kit.program import Opening, Program, at_hand, chosen
+from bench.kit.program import Opening, Program, chosen
 from bench.programs.peers.contenders import ROWS
 from bench.programs.peers.measuring import COMPARED, Bench, Experiment
 from bench.programs.peers.servers import SERVERS
+from bench.servers.at_hand import at_hand
 
 _RECORDS, _SMALL = 10_000_000, 200_000
 

@@ -99,7 +99,7 @@ SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
 
 
 def bytes_in(directory: Path) -> int:
-    """What the files take: their holes do not, nor what is set aside behind their ends."""
+    """Sums what files take, without holes and what is set aside behind their ends."""
     total = 0
     for path in directory.rglob("*"):
         try:

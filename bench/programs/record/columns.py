@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.table import Table
 
 from avro_columns.encode.encoder import Encoder
@@ -21,12 +20,11 @@ from bench.programs.record.fetches import fetch_of, read_fetch
 from spark_logbus.client.fetch.values import ValueReader
 from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.model import Compression
-from spark_logbus.record import format as fmt
 from spark_logbus.record import verify
 from spark_logbus.record.chunks import body_start_of, chosen_chunks, read_directory
 from spark_logbus.record.columns.decoder import decode_columns, verify_selected
 from spark_logbus.record.columns.encoder import encode_columns
-from spark_logbus.record.columns.layout import ColumnSelection, column_layout
+from spark_logbus.record.columns.layout import ColumnSelection
 from spark_logbus.record.rows.arrow import TIMESTAMP, canonical, encode
 from spark_logbus.topic_schemas import Encoding
 
@@ -50,7 +48,7 @@ def arrow_batch_of(values: pa.Array) -> pa.RecordBatch:
 
 
 def cut(record_batch: memoryview) -> bytes:
-    """What a broker sends of it to who wants the chosen fields."""
+    """Cuts a record batch as a broker does for a reader of the chosen fields."""
     directory = read_directory(record_batch, len(record_batch))
     numbers = chosen_chunks(0, len(directory), columns=CHOSEN.columns, fields=CHOSEN.fields)
     bounds = directory.bounds
@@ -59,7 +57,7 @@ def cut(record_batch: memoryview) -> bytes:
 
 
 def parts_table(*, compression: Compression) -> Table:
-    """Times in µs a record batch."""
+    """Measures each part in µs a record batch."""
     table = Table(title=f"19 fields as columns, compression {compression.name.lower()}, µs")
     for name in ("records", "encode", "verify", "decode", "3 of 19", "verify cut", "decode cut"):
         table.add_column(name, justify="right")
@@ -82,8 +80,8 @@ def parts_table(*, compression: Compression) -> Table:
     return table
 
 
-def typed_fetches_table(*, compression: Compression) -> Table:
-    """What a task does with many record batches; small ones are decoded together."""
+def fetches_table(*, compression: Compression) -> Table:
+    """Measures what a task does with many record batches; small ones are decoded together."""
     title = f"A fetch of {FETCHED_RECORDS:,} records of 19 fields, verified, decoded and joined"
     table = Table(title=title)
     for name in ("records", "µs/1,000 records", "µs", "3 of 19: µs/1,000 records", "µs"):
@@ -111,7 +109,7 @@ def typed_fetches_table(*, compression: Compression) -> Table:
 
 
 def sizes_table(*, compression: Compression) -> Table:
-    """Bytes of record batches of the same records."""
+    """Counts bytes of record batches of the same records."""
     table = Table(title=f"The same values in three forms, compression {compression.name.lower()}")
     for name in ("records", "columns", "of that before them", "3 of 19 cut", "Avro", "JSON"):
         table.add_column(name, justify="right")
@@ -128,76 +126,3 @@ def sizes_table(*, compression: Compression) -> Table:
         sizes = (len(typed), body_start_of(typed), len(cut(typed)), *plain)
         table.add_row(f"{count:,}", *(f"{size:,}" for size in sizes))
     return table
-
-
-def alternatives_table() -> Table:
-    """Bytes of a record batch in other forms than layout 1, and what three of its fields cost to
-    decode, in µs; without compression. Checksums and headers of 80 bytes are left out where they
-    would be the same."""
-    table = Table(title="19 fields in other forms")
-    for name in ("form", *(f"{what} of {count:,}" for count in COUNTS for what in ("bytes", "µs"))):
-        table.add_column(name, justify="right")
-    found: dict[str, list[str]] = {}
-    for count in COUNTS:
-        for form, (size, took_us) in _alternatives(count).items():
-            found.setdefault(form, []).extend((f"{size:,}", f"{took_us:,.0f}" if took_us else "-"))
-    for form, cells in found.items():
-        table.add_row(form, *cells)
-    return table
-
-
-def _alternatives(count: int) -> dict[str, tuple[int, float | None]]:
-    values = columns_of(rows_of(count), SCHEMA)
-    arrow_batch, kind = arrow_batch_of(values), values.type
-    record_batch = encode_columns(arrow_batch, schema_id=1)
-    header = verify(record_batch)
-    layout = column_layout(kind, header.attributes)
-    arrays = [arrow_batch.column("timestamp"), *values.flatten()]
-    flat = pa.RecordBatch.from_arrays(arrays, schema=layout.schema)
-    own_size = body_start_of(record_batch) - layout.room
-    lists = 4 * (layout.columns[-1].nodes.stop + layout.columns[-1].buffers.stop)
-    messages = [
-        pa.RecordBatch.from_arrays([array], schema=pa.schema([column.field])).serialize()
-        for array, column in zip(arrays, layout.columns, strict=True)
-    ]
-    schemas = [pa.schema([column.field]) for column in layout.columns]
-    numbers = [number + layout.own for number in CHOSEN.fields or ()]
-    names = [NAMES[number] for number in CHOSEN.fields or ()]
-    nested = arrow_batch.serialize()
-    ipc, parquet = pa.BufferOutputStream(), pa.BufferOutputStream()
-    with pa.ipc.new_file(ipc, flat.schema) as writer:
-        writer.write_batch(flat)
-    pq.write_table(pa.Table.from_batches([flat]), parquet, compression="none")
-    file, parquet_file = ipc.getvalue(), parquet.getvalue()
-
-    def of_messages() -> None:
-        for number in numbers:
-            batch = pa.ipc.read_record_batch(messages[number], schemas[number])
-            batch.validate(full=True)
-
-    def of_struct() -> None:
-        batch = pa.ipc.read_record_batch(nested, arrow_batch.schema)
-        for name in names:
-            batch.column("value").field(name).validate(full=True)
-
-    def of_file() -> None:
-        options = pa.ipc.IpcReadOptions(included_fields=numbers)
-        pa.ipc.open_file(file, options=options).get_batch(0).validate(full=True)
-
-    def of_parquet() -> None:
-        pq.read_table(pa.BufferReader(parquet_file), columns=names, use_threads=False)
-
-    def of_layout_1() -> None:
-        decode_columns(header, record_batch, kind, selection=CHOSEN)
-
-    return {
-        "layout 1": (len(record_batch), best_us(of_layout_1)),
-        "own lists of buffers": (len(record_batch) - own_size + lists, None),
-        "a message a column": (
-            fmt.HEADER_SIZE + sum(message.size for message in messages),
-            best_us(of_messages),
-        ),
-        "a struct, layout 0": (fmt.HEADER_SIZE + nested.size, best_us(of_struct)),
-        "Arrow's file": (fmt.HEADER_SIZE + file.size, best_us(of_file)),
-        "Parquet": (fmt.HEADER_SIZE + parquet_file.size, best_us(of_parquet)),
-    }

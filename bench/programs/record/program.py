@@ -6,29 +6,21 @@ Verify is header, length and checksum: what a broker does. Decode is what a read
 A second table is of what a task does with a fetch of many record batches: find, verify, decode and
 join them to arrow batches of 10,000 rows. It shows how far the cost follows their number.
 
-Four more are of record batches of a schema's columns (``columns``).
+Three more are of record batches of a schema's columns (``columns``).
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 
 import pyarrow as pa
-from rich.console import Console
 from rich.table import Table
 
-from bench.kit.harness import best_us
-from bench.programs.record.columns import (
-    alternatives_table,
-    parts_table,
-    sizes_table,
-    typed_fetches_table,
-)
+from bench.kit.harness import best_us, console
+from bench.programs.record import columns
 from bench.programs.record.fetches import fetch_of, read_fetch
 from spark_logbus.model import Compression
 from spark_logbus.record import verify
@@ -38,16 +30,6 @@ COUNTS = (50, 500, 5_000, 50_000)
 COUNTS_FETCHED = (5_000, 250, 60, 25)
 FETCHED_RECORDS = 30_000
 BASE_TIMESTAMP_US = 1_700_000_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    records: int
-    stored_bytes: int
-    overhead_bytes: float  # a record, beside its value; negative when compression saves more
-    encode_us: float
-    verify_us: float
-    decode_us: float
 
 
 def make_records(count: int, *, value_bytes: int) -> pa.RecordBatch:
@@ -60,21 +42,29 @@ def make_records(count: int, *, value_bytes: int) -> pa.RecordBatch:
     )
 
 
-def measure(count: int, *, value_bytes: int, compression: Compression) -> Result:
-    records = make_records(count, value_bytes=value_bytes)
-    record_batch = encode(records, compression=compression)
-    header = verify(record_batch)
-    return Result(
-        records=count,
-        stored_bytes=len(record_batch),
-        overhead_bytes=(len(record_batch) - count * value_bytes) / count,
-        encode_us=best_us(lambda: encode(records, compression=compression)),
-        verify_us=best_us(lambda: verify(record_batch)),
-        decode_us=best_us(lambda: decode(header, record_batch)),
-    )
+def parts_table(*, value_bytes: int, compression: Compression) -> Table:
+    """Measures encoding, verifying and decoding; overhead is negative if compression saves more."""
+    title = f"Record batches of {value_bytes}-byte values, compression {compression.name.lower()}"
+    table = Table(title=title)
+    for name in ("records", "bytes", "overhead/record", "encode µs", "verify µs", "decode µs"):
+        table.add_column(name, justify="right")
+    for count in COUNTS:
+        records = make_records(count, value_bytes=value_bytes)
+        record_batch = encode(records, compression=compression)
+        work = (
+            partial(encode, records, compression=compression),
+            partial(verify, record_batch),
+            partial(decode, verify(record_batch), record_batch),
+        )
+        size = len(record_batch)
+        overhead = (size - count * value_bytes) / count
+        times = (f"{best_us(each):,.1f}" for each in work)
+        table.add_row(f"{count:,}", f"{size:,}", f"{overhead:.2f}", *times)
+    return table
 
 
 def fetches_table(*, value_bytes: int, compression: Compression) -> Table:
+    """Measures what a task does with many record batches, by their size."""
     table = Table(title=f"A fetch of {FETCHED_RECORDS:,} records, verified, decoded and joined")
     for name in ("records a batch", "µs/1,000 records", "of 5,000 a batch", "µs a batch"):
         table.add_column(name, justify="right")
@@ -93,41 +83,14 @@ def fetches_table(*, value_bytes: int, compression: Compression) -> Table:
     return table
 
 
-def as_table(results: Sequence[Result], *, value_bytes: int, compression: Compression) -> Table:
-    title = f"Record batches of {value_bytes}-byte values, compression {compression.name.lower()}"
-    table = Table(title=title)
-    for name in ("records", "bytes", "overhead/record", "encode µs", "verify µs", "decode µs"):
-        table.add_column(name, justify="right")
-    for result in results:
-        table.add_row(
-            f"{result.records:,}",
-            f"{result.stored_bytes:,}",
-            f"{result.overhead_bytes:.2f}",
-            f"{result.encode_us:,.1f}",
-            f"{result.verify_us:,.1f}",
-            f"{result.decode_us:,.1f}",
-        )
-    return table
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench record", description=__doc__)
     choices = [compression.name.lower() for compression in Compression]
     parser.add_argument("--compression", choices=choices, default="none")
     parser.add_argument("--value-bytes", type=int, default=200)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     compression = Compression[options.compression.upper()]
-    results = [
-        measure(count, value_bytes=options.value_bytes, compression=compression) for count in COUNTS
-    ]
-    console = Console()
-    console.print(as_table(results, value_bytes=options.value_bytes, compression=compression))
-    console.print(fetches_table(value_bytes=options.value_bytes, compression=compression))
-    console.print(parts_table(compression=compression))
-    console.print(typed_fetches_table(compression=compression))
-    console.print(sizes_table(compression=compression))
-    console.print(alternatives_table())
-
-
-if __name__ == "__main__":
-    main()
+    for of_values in (parts_table, fetches_table):
+        console.print(of_values(value_bytes=options.value_bytes, compression=compression))
+    for of_columns in (columns.parts_table, columns.fetches_table, columns.sizes_table):
+        console.print(of_columns(compression=compression))

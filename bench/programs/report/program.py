@@ -4,8 +4,8 @@ A program's raw results lie in bench/results, as ``PROGRAM.csv`` with its condit
 ``PROGRAM.txt``. In a page, ``<!-- generated: bench PROGRAM NAME -->`` begins a table of them and
 ``<!-- end -->`` ends it; ``bench all summary`` is a table of what all found. Parts without results
 stay as they are. ``PROGRAM.md``, beside the results, is generated as a whole: each comparison with
-the medians of its runs, and all figures. Charts are SVGs in docs/charts, and are drawn anew each
-time.
+the medians of its runs, and all figures. Charts are of scaling alone, SVGs in docs/charts, and are
+drawn anew each time.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.kit.charts import draw_all, require_matplotlib
+from bench.kit import ROOT
+from bench.kit.charts import require_matplotlib
 from bench.kit.comparing import Compared, Comparing, Comparisons
-from bench.kit.harness import ROOT, console
-from bench.kit.markdown import CHARTS, image, marked, table
+from bench.kit.harness import console
+from bench.kit.markdown import CHARTS, marked, table
 from bench.kit.raw import RawError, read_raw, read_runs
 from bench.kit.result import figure, spread
 from bench.programs.clients.rows import COMPARED as CLIENTS
 from bench.programs.peers.measuring import COMPARED as PEERS
-from bench.programs.report.questions import GRIDS, charts_of
+from bench.programs.report.questions import GRIDS
 from bench.programs.report.summary import summary
 from bench.programs.scaling.results import COMPARED as SCALING
 from bench.programs.scaling.results import draw as draw_scaling
@@ -103,12 +104,10 @@ def main() -> int:
     if not found:
         _say(f"No raw results are in {args.results}; a program writes them with --csv.")
         return 0
-    require_matplotlib()
-    drawn = draw_all(charts_of(comparisons_of_all(args.results)), args.charts)
     if "scaling" in found:
-        drawn += draw_scaling(read_raw(found["scaling"]), args.charts)
-    for chart in drawn:
-        _say(f"{chart} was drawn.")
+        require_matplotlib()
+        for chart in draw_scaling(read_raw(found["scaling"]), args.charts):
+            _say(f"{chart} was drawn.")
     return 0
 
 
@@ -179,13 +178,8 @@ def page_of(program: str, path: Path) -> str:
         ("row", "what", "logbus", "median", "beside", "median", "ratio", "of each run", "goal"),
         _comparisons(program, path),
     )
-    charts = charts_of({program: PROGRAMS[program].of(read_raw(path))})
-    images = (image(chart.name, chart.alt, f"../../docs/{CHARTS}") for chart in charts)
-    return _PAGE.format(
-        program=program,
-        comparisons="\n\n".join([comparisons, *images]),
-        figures=table(("row", "contender", "figures"), _figures(path)),
-    )
+    figures = table(("row", "contender", "figures"), _figures(path))
+    return _PAGE.format(program=program, comparisons=comparisons, figures=figures)
 
 
 def _comparisons(program: str, path: Path) -> Iterator[Sequence[str]]:

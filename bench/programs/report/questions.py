@@ -1,13 +1,12 @@
-"""Declares the documents' tables: ratios for each question, and a chart of them. Pure."""
+"""Declares the documents' tables, of ratios for each question. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from bench.kit.charts import RATIOS, Chart, ratio_panel
 from bench.kit.comparing import Ask, Compared, Found, Known
-from bench.kit.markdown import ends, marked, table
+from bench.kit.markdown import marked, table
 from bench.kit.result import LOGBUS, figure
 from bench.programs.clients.rows import rate
 from bench.programs.peers.contenders import ROWS as EXPERIMENTS
@@ -22,12 +21,11 @@ from bench.programs.spark.rows import (
     VALUE_ONLY,
     WRITTEN,
 )
-from bench.programs.stream.rows import SHAPED_PATTERN
 from bench.programs.typed.rows import LOGBUS_AVRO, TYPED
 
 
 class Grid(NamedTuple):
-    """Table of ratios for one question, and a chart of them."""
+    """Table of ratios for one question."""
 
     first: str
     """Heading of the lines."""
@@ -38,7 +36,6 @@ class Grid(NamedTuple):
     """Headings of the medians of the first column, the other's and logbus's."""
     figure: Callable[[float], str] = figure
     """Shows one of these medians."""
-    has_chart: bool = True
 
     def markdown(self, known: Known) -> str:
         """Returns the table; empty without comparisons."""
@@ -64,16 +61,6 @@ class Grid(NamedTuple):
             else f"{marked(one.median)} ({figure(one.lowest)}-{figure(one.highest)})"
             for one in ratios
         ]
-
-    def chart(self, known: Known, name: str) -> Chart | None:
-        """Returns a chart with a panel for each column; None if there is nothing to draw."""
-        panels = []
-        for heading, ask in self.columns.items():
-            ratios = {self.line(each): found.ratio for each, found in ask.of(known).items()}
-            if ratios:
-                title = f"{heading}: {ends(ratios.values(), mark='')}".replace("`", "")
-                panels.append(ratio_panel(title, ratios))
-        return Chart(name, RATIOS, panels, line_at=1.0) if panels and self.has_chart else None
 
 
 def _row(compared: Compared) -> str:
@@ -121,10 +108,6 @@ GRIDS: Final[Mapping[str, Mapping[str, Grid]]] = {
             what: Ask("stream", _STEADY, what, beside=KAFKA)
             for what in ("micro-batch", "addBatch", *_AGES)
         }, _row, (KAFKA, LOGBUS), _ms),
-        "shapes": Grid("row", {
-            what: Ask("stream", SHAPED_PATTERN, what, beside=KAFKA)
-            for what in ("micro-batch", *_AGES)
-        }, _row, (KAFKA, LOGBUS), _ms),
         "start": Grid("row", {
             other: Ask("stream", "start|available-now|read", beside=other)
             for other in (KAFKA, KAFKA_TUNED, "nothing")
@@ -132,7 +115,7 @@ GRIDS: Final[Mapping[str, Mapping[str, Grid]]] = {
         "nothing": Grid("row", {
             other: Ask("stream", "idle|nothing", "micro-batch", beside=other)
             for other in ("nothing", KAFKA, "nothing, beside input", "ready-made rows")
-        }, _row, ("nothing", LOGBUS), _ms, has_chart=False),
+        }, _row, ("nothing", LOGBUS), _ms),
     },
     "typed": {
         "reads": Grid("what, beside", {
@@ -155,13 +138,3 @@ GRIDS: Final[Mapping[str, Mapping[str, Grid]]] = {
         }, _beside),
     },
 }  # fmt: skip
-
-
-def charts_of(known: Known) -> list[Chart]:
-    """Returns the charts of all questions that have comparisons."""
-    found = [
-        grid.chart(known, f"{program}-{name}")
-        for program, grids in GRIDS.items()
-        for name, grid in grids.items()
-    ]
-    return [chart for chart in found if chart is not None]

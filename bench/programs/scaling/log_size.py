@@ -90,7 +90,7 @@ def _log_size(system: System, gib: float, fresh_bytes: int) -> Sample:
 
 
 def _start(system: System, topic: str) -> float:
-    """Until each partition has acknowledged a record."""
+    """Starts the broker, and waits until each partition has acknowledged a record."""
     started = time.perf_counter()
     system.start()
     with system.appender() as append:
@@ -100,7 +100,7 @@ def _start(system: System, topic: str) -> float:
 
 
 def _read(system: System, topic: str, ends: list[int], state: str) -> Sample:
-    """All of it once, by processes that share the partitions."""
+    """Reads all of it once, by processes that share the partitions."""
     jobs = [
         Job(
             "consume", system.name, system.address, topic,

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from bench.kit.harness import console
-from bench.kit.program import at_hand
 from bench.kit.result import Rounds
 from bench.programs.scaling.results import KAFKA, QUESTIONS, Curve, Sample
 from bench.programs.scaling.systems import (
@@ -23,6 +22,7 @@ from bench.programs.scaling.systems import (
     memory_of,
 )
 from bench.programs.scaling.worker import Job, Processes
+from bench.servers.at_hand import at_hand
 
 _LOOK_S: Final = 0.1
 _numbers = itertools.count(1)
@@ -116,7 +116,7 @@ def run(system: System, done_to_them: str, jobs: Sequence[Job]) -> dict[str, flo
 
 
 class Peak:
-    """The most memory and descriptors that brokers have, looked at now and then."""
+    """Watch over the most memory and descriptors that brokers have."""
 
     def __init__(self, system: System) -> None:
         self._system = system

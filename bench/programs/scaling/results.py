@@ -23,7 +23,7 @@ Sample = Metrics
 
 @dataclass(frozen=True)
 class Question:
-    """What a row asks: how costs grow with one size."""
+    """Question of a row: how costs grow with one size."""
 
     title: str
     size_name: str
@@ -129,7 +129,7 @@ class Curve:
         return [sample[metric] for sample in rounds if metric in sample]
 
     def medians(self, metric: str) -> dict[str, list[tuple[float, float]]]:
-        """For each system that has the metric its median at each size."""
+        """Returns the median at each size, by system that has the metric."""
         series: dict[str, list[tuple[float, float]]] = {}
         for system in self.systems:
             for size in self.sizes:
@@ -162,8 +162,8 @@ class Curve:
         ]
 
     def lines(self) -> dict[tuple[str, str], Line]:
-        """Of each cost and system that was measured at three sizes or more: two are always on a
-        line, which says nothing."""
+        """Returns a line for each cost and system that was measured at three sizes or more: two are
+        always on a line, which says nothing."""
         return {
             (metric, system): fit(points)
             for metric in self.question.costs
@@ -214,7 +214,7 @@ def shown(value: float) -> str:
 
 
 def curves_of(raw: Raw) -> list[Curve]:
-    """Those of this program in raw results, which may have others'."""
+    """Returns the curves of raw results, which may have other programs' rows too."""
     curves: dict[str, Curve] = {}
     for name, contenders in raw.items():
         row, _, size = name.rpartition(" ")

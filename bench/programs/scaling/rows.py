@@ -79,7 +79,7 @@ def _partitions(system: System, partitions: int, records: int) -> Sample:
 
 
 def _rates(sample: Sample) -> dict[str, float]:
-    """Without the sum of processor time: it is of the same records whatever the size."""
+    """Drops the sum of processor time: it is of the same records whatever the size."""
     return {metric: each for metric, each in sample.items() if metric != "CPU s of the broker"}
 
 

@@ -138,7 +138,7 @@ class KafkaSystem(Kafka):
                 time.sleep(_POLL_S)
 
     def fill(self, topic: str, partitions: int, *, records: int) -> None:
-        """By producers, whose record batches have up to 1 MiB."""
+        """Sends by producers, whose record batches have up to 1 MiB."""
         job = Job("produce", self.name, self.address, topic, records // _FILLERS, clients=_FILLERS)
         Processes(spread_over(job, _FILLERS)).run()
 
@@ -191,7 +191,7 @@ def kafka_system(*, directory: Path | None = None) -> Iterator[KafkaSystem]:
 
 
 def cpu_seconds(system: System) -> float:
-    """Of its brokers' processes, since they began."""
+    """Returns the processor time of its brokers since they began."""
     return sum(CpuTime.of(pid).whole for pid in system.pids)
 
 

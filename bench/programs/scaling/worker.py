@@ -6,7 +6,6 @@ It connects, says so, and waits for the word, so that all processes of a measure
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -14,16 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice, repeat
-from pathlib import Path
 from typing import Any, Final
 
+from bench.kit.children import Child
 from bench.kit.result import LOGBUS
 from bench.programs.clients.work import LIBRDKAFKA_READS
 from bench.programs.scaling.results import KAFKA
 from bench.servers.kafka_producer import KafkaProducer
 
-_ROOT = Path(__file__).resolve().parents[3]
-_READY = "ready"
 _SILENCE_S: Final = 60.0
 _MANY: Final = 10_000  # values that one call of send_many gets
 VALUE_BYTES: Final = 200
@@ -60,45 +57,28 @@ class Processes:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
-        self._children = [
-            subprocess.Popen(
-                [sys.executable, "-m", "bench.programs.scaling.worker", json.dumps(asdict(job))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=_ROOT,
-            )
-            for job in jobs
-        ]
+        self._children = [Child("bench.programs.scaling.worker", asdict(job)) for job in jobs]
 
     def run(self) -> Done:
-        """All of the jobs at once: what they did together, and until the last was done. What each
-        client has read must be all that there is."""
-        try:
+        """Does all of the jobs at once, until the last is done.
+
+        Raises SystemExit unless each client has read all that there is.
+        """
+        with ExitStack() as stack:
             for child in self._children:
-                if self._line(child) != _READY:
-                    raise SystemExit("A client's process ended before it was ready.")
+                stack.enter_context(child)
+            for child in self._children:
+                child.line()  # it is ready
             started = time.perf_counter()
             for child in self._children:
-                assert child.stdin is not None
-                child.stdin.write("go\n")
-                child.stdin.flush()
-            done = [json.loads(self._line(child) or "null") for child in self._children]
+                child.go()
+            done = [json.loads(child.line()) for child in self._children]
             seconds = time.perf_counter() - started
-        finally:
-            for child in self._children:
-                child.kill()
-                child.communicate()
         for job, one in zip(self._jobs, done, strict=True):
             expected = [job.clients * job.records, job.clients * job.records * job.value_bytes]
             if one != expected:
                 raise SystemExit(f"Expected {expected} records and bytes, got {one} of {job}.")
         return Done(sum(one[0] for one in done), sum(one[1] for one in done), seconds)
-
-    @staticmethod
-    def _line(child: subprocess.Popen[str]) -> str:
-        assert child.stdout is not None
-        return child.stdout.readline().strip()
 
 
 def spread_over(job: Job, processes: int) -> list[Job]:
@@ -238,7 +218,7 @@ def main() -> None:
             threading.Thread(target=lambda client=client: results.append(client()))
             for client in clients
         ]
-        print(_READY, flush=True)
+        print("ready", flush=True)
         sys.stdin.readline()
         for thread in threads:
             thread.start()

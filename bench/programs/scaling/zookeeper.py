@@ -33,7 +33,7 @@ _GROUP, _WRITER = "bench", "bench-writer"
 
 
 class Stored(NamedTuple):
-    """Of a node and all below it; ``size_bytes`` counts paths and data, as ZooKeeper does."""
+    """Size of a node and all below it: paths and data, as ZooKeeper counts."""
 
     nodes: int
     size_bytes: int

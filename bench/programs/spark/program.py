@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from bench.kit.harness import spark_session
-from bench.kit.program import Opening, Program, at_hand
+from bench.kit.program import Opening, Program
 from bench.kit.shapes import PARTITIONS
 from bench.programs.spark.logs import KafkaLog, LogbusLog
 from bench.programs.spark.rows import COMPARED, ROWS, Bench
+from bench.servers.at_hand import at_hand
 from bench.servers.kafka import kafka
 from bench.servers.logbus import logbus
 from bench.servers.tuning import TUNED_SINK, TUNED_SOURCE, shown

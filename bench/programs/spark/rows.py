@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from bench.kit.comparing import Compared, Comparing
 from bench.kit.harness import console, drain
 from bench.kit.program import Row
 from bench.kit.result import LOGBUS, Metrics, Rounds
 from bench.kit.rounds import CPU, SECONDS, in_turn, timed
+from bench.kit.same import Rows, Same
 from bench.kit.shapes import PARTITIONS, Shape
 from bench.programs.spark.logs import Contender, KafkaLog, Log, LogbusLog
 from bench.servers.systems import fresh_topic, stored
@@ -65,7 +65,7 @@ SMALL: Final[Mapping[str, Shape]] = {
 
 @dataclass(frozen=True)
 class Bench:
-    """What all rows share."""
+    """Logs, session and sizes that all rows share."""
 
     spark: SparkSession
     logbus: LogbusLog
@@ -76,40 +76,6 @@ class Bench:
     @property
     def logs(self) -> list[Log]:
         return [self.logbus] if self.kafka is None else [self.kafka, self.logbus]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """How many rows were read, and a checksum of their keys and values in whatever order."""
-
-    count: int
-    checksum: int
-
-    @classmethod
-    def of(cls, frame: DataFrame) -> Rows:
-        # As sums of 40 bits, which no number of rows here lets overflow.
-        names = [name for name in ("key", "value") if name in frame.columns]
-        hashed = F.shiftrightunsigned(F.xxhash64(*names), 24)
-        row = frame.agg(F.count("*").alias("count"), F.sum(hashed).alias("checksum")).first()
-        assert row is not None
-        return cls(row["count"], row["checksum"] or 0)
-
-
-class Same:
-    """Compares the rows of all contenders of all rounds with the first ones."""
-
-    def __init__(self, records: int, first: tuple[str, Rows] | None = None) -> None:
-        self._records = records
-        self._first = first
-
-    def require(self, contender: str, found: Rows) -> None:
-        if found.count != self._records:
-            raise SystemExit(f"{contender}: expected {self._records} rows, got {found.count}.")
-        if self._first is None:
-            self._first = contender, found
-        name, first = self._first
-        if found != first:
-            raise SystemExit(f"{contender} has {found}, {name} {first}.")
 
 
 @dataclass(frozen=True)
@@ -136,7 +102,7 @@ class ReadRow:
                     *contenders,
                 ]
             for what, whole in ((ALL_COLUMNS, True), (VALUE_ONLY, False)):
-                same = Same(bench.records)
+                same = Same()
 
                 def read(
                     contender: Contender, _: bool, *, whole: bool = whole, same: Same = same
@@ -147,7 +113,9 @@ class ReadRow:
                         return log.read(bench.spark, topic, contender.options, whole=whole)
 
                     metrics = timed(lambda: drain(load()), bench.records)
-                    same.require(contender.name, Rows.of(load()))
+                    rows = Rows.of(load())
+                    same.require(contender.name, rows)
+                    Same(bench.records).require(contender.name, rows.count)
                     return metrics
 
                 yield f", {what}", in_turn(contenders, read, rounds=bench.rounds)
@@ -169,7 +137,7 @@ class WriteRow:
         rows = self.shape.rows(bench.spark, bench.records)
         expected = Rows.of(rows)
         for what, flushed in ((WRITTEN, False), (FLUSHED, True)):
-            same = Same(bench.records, ("what is written", expected))
+            same = Same(expected)
 
             def write(
                 contender: Contender, _: bool, *, flushed: bool = flushed, same: Same = same

@@ -31,7 +31,7 @@ class Contender(Protocol):
         """Log whose topic is read; None needs no topic."""
 
     def target(self, topic: str, *, partitions: int, shape: Shape) -> Target | None:
-        """Where its records are sent; none needs no input."""
+        """Names where its records are sent; None: it needs no input."""
 
     def stream(self, topic: str) -> DataFrame:
         """All records of the topic, from its beginning."""

@@ -12,7 +12,6 @@ from bench.kit.result import Metrics, Rounds
 from bench.kit.rounds import in_turn
 from bench.programs.stream.contenders import Contender, LogbusSource
 from bench.programs.stream.measuring import SLOW, WARM_UP_BATCHES, Bench, filled, live
-from bench.programs.stream.parts import parts
 from bench.programs.stream.queries import WARM_UP, phases_of, running
 
 MANY_PARTITIONS = (10, 100, 1_000)
@@ -99,5 +98,4 @@ ROWS: Final[Mapping[str, Row[Bench]]] = {
     ),
     "settings": Whole(f"micro-batches of logbus at {SLOW:,} records/s to noop", "ms", settings),
     "prefetch": Whole("micro-batches of logbus to noop, prefetched and by tasks", "ms", prefetch),
-    "parts": Whole("the source's part of micro-batches", "ms", parts),
 }

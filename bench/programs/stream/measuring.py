@@ -14,7 +14,7 @@ from bench.kit.result import Metrics
 from bench.kit.shapes import Shape
 from bench.programs.stream.contenders import Contender, KafkaSource, LogbusSource, NothingSource
 from bench.programs.stream.queries import WARM_UP, Sink, phases_of, records_of, running
-from bench.programs.stream.sender import fill, input_to
+from bench.programs.stream.sender import fill, input_to, stop
 from bench.servers.systems import fresh_topic
 
 SLOW, FAST = 5_000, 50_000  # records a second
@@ -25,7 +25,7 @@ WARM_UP_BATCHES = 10  # of the round that does not count
 
 @dataclass(frozen=True)
 class Bench:
-    """What all rows share."""
+    """Sources, session and sizes that all rows share."""
 
     spark: SparkSession
     logbus: LogbusSource
@@ -79,7 +79,7 @@ def live(
             ):
                 steady.go()
                 query.wait_for(WARM_UP + batches, steady.check)
-                sent = steady.stop()
+                sent = stop(steady)
                 if not isinstance(contender, NothingSource):  # whose records never end
                     query.drain()
                 progress = query.progress()

@@ -8,12 +8,13 @@ from typing import Final
 
 from bench.kit.baselines import Nothing
 from bench.kit.harness import spark_session
-from bench.kit.program import Opening, Program, at_hand
+from bench.kit.program import Opening, Program
 from bench.kit.shapes import Shape
 from bench.programs.stream.contenders import KafkaSource, LogbusSource
 from bench.programs.stream.logbus_rows import ROWS as OF_LOGBUS
 from bench.programs.stream.measuring import PARTITIONS, Bench
 from bench.programs.stream.rows import COMPARED, ROWS, SHAPED
+from bench.servers.at_hand import at_hand
 from bench.servers.kafka import kafka
 from bench.servers.logbus import logbus
 from bench.servers.tuning import TUNED_SOURCE, shown

@@ -44,7 +44,7 @@ class Query:
         self._query = query
 
     def wait_for(self, batches: int, check: Callable[[], None] = lambda: None) -> None:
-        """Until so many micro-batches are done; ``check`` raises if that cannot be any more."""
+        """Waits until so many micro-batches are done; ``check`` raises if that cannot be."""
         deadline = time.monotonic() + _DEADLINE_S
         while True:
             self._raise_failure()
@@ -57,7 +57,7 @@ class Query:
             time.sleep(_POLL_S)
 
     def wait_for_reports(self, count: int) -> None:
-        """Until there are so many progress reports, of idle triggers too."""
+        """Waits until there are so many progress reports, of idle triggers too."""
         deadline = time.monotonic() + _DEADLINE_S
         while len(self._query.recentProgress) < count:
             self._raise_failure()
@@ -66,7 +66,7 @@ class Query:
             time.sleep(_POLL_S)
 
     def drain(self) -> None:
-        """Until all records are read that are there."""
+        """Waits until all records are read that are there."""
         self._query.processAllAvailable()
 
     def progress(self) -> list[Any]:

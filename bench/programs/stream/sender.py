@@ -11,7 +11,6 @@ interpreter in which a stream's driver runs.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from bench.kit.harness import ROOT
+from bench.kit.children import Child
 from bench.kit.shapes import Shape
 from bench.servers.kafka_producer import KafkaProducer
 from spark_logbus.client import Cluster, Producer, ProducerConfig
@@ -40,7 +39,7 @@ Send = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Target:
-    """Where to send, by whose client, and what."""
+    """Topic to send to, by which client, and the shape of records."""
 
     system: str
     address: str
@@ -75,66 +74,30 @@ class Sent:
     """Of one processor, by the sender and its client."""
 
 
-class Input:
-    """The steady pace of a running sender; ``stop`` ends it and answers what it has sent."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def go(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-
-    def check(self) -> None:
-        """Raises SystemExit if the sender has ended by itself."""
-        if self._process.poll() is not None:
-            raise SystemExit(f"The sender ended with code {self._process.returncode}.")
-
-    def stop(self) -> Sent:
-        output, _ = self._process.communicate(timeout=_END_DEADLINE_S)
-        if self._process.returncode != 0:
-            raise SystemExit(f"The sender ended with code {self._process.returncode}.")
-        return Sent(**json.loads(output))
-
-
 @contextmanager
-def input_to(target: Target, *, a_second: int) -> Iterator[Input]:
-    """A sender that stands, and begins when it is told to ``go``."""
-    process = _start(target, a_second=a_second)
-    try:
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            raise SystemExit("The sender ended before it stood.")
-        yield Input(process)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+def input_to(target: Target, *, a_second: int) -> Iterator[Child]:
+    """Starts a sender that stands, and begins when it is told to ``go``."""
+    with _start(target, a_second=a_second) as sender:
+        sender.line()
+        yield sender
+
+
+def stop(sender: Child) -> Sent:
+    """Ends a sender, and returns what it has sent."""
+    return Sent(**sender.answer(deadline_s=_END_DEADLINE_S))
 
 
 def fill(target: Target, *, records: int) -> None:
-    """Send so many records, in even parts to all partitions, as fast as it goes."""
-    process = _start(target, records=records)
-    output, _ = process.communicate()
-    if process.returncode != 0:
-        raise SystemExit(f"The sender ended with code {process.returncode}.")
-    sent = json.loads(output)["records"]
+    """Sends so many records, in even parts to all partitions, as fast as it goes."""
+    with _start(target, records=records) as sender:
+        sent = sender.answer()["records"]
     if sent != records:
         raise SystemExit(f"Expected {records} records to be sent, got {sent}.")
 
 
-def _start(
-    target: Target, *, a_second: int | None = None, records: int | None = None
-) -> subprocess.Popen[str]:
+def _start(target: Target, *, a_second: int | None = None, records: int | None = None) -> Child:
     given = {"target": asdict(target), "a_second": a_second, "records": records}
-    return subprocess.Popen(
-        [sys.executable, "-m", "bench.programs.stream.sender", json.dumps(given)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
+    return Child("bench.programs.stream.sender", given)
 
 
 # -- in the process -----------------------------------------------------------------------

@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql import functions as F
 
 from bench.kit.harness import drain
 from bench.kit.result import Rounds
 from bench.kit.rounds import works_in_turn
-from bench.programs.typed.ceiling import ready_made
+from bench.kit.same import Rows, Same
 from bench.programs.typed.flights import FIELDS, Flights
 from bench.programs.typed.topics import Topics
 from bench.servers.kafka import Kafka
@@ -50,34 +49,18 @@ class Bench:
 
     def ready_made(self, like: DataFrame) -> DataFrame:
         """Reads ready-made arrow batches with the columns of another read."""
-        return ready_made(self.spark, self.ceiling, like.schema, rows=self.flights.rows)
+        reader = self.spark.read.format("ready_made").schema(like.schema)
+        return reader.option("rows", self.flights.rows).load(str(self.ceiling))
 
     def _reader(self) -> DataFrameReader:
-        return self.spark.read.format("logbus").option("zookeeper", self.topics.running.zookeeper)
+        return self.spark.read.format("logbus").option("zookeeper", self.topics.system.address)
 
     def compare(
         self, name: str, frames: Frames, *, work: Callable[[DataFrame], object] = drain
     ) -> Rounds:
         """Reads the flights in each way to their end, or does the work with them, in turn."""
-        checked = {contender: _checked(frame) for contender, frame in frames.items()}
-        require_same(name, checked)
+        same = Same()
+        for contender, frame in frames.items():
+            same.require(f"{name}: {contender}", Rows.of(frame, FIELDS))
         works = {contender: partial(work, frame) for contender, frame in frames.items()}
         return works_in_turn(works, records=self.flights.rows, rounds=self.rounds)
-
-
-def _checked(frame: DataFrame) -> tuple[int, int]:
-    """Returns the number of rows, and a checksum of their flights in whatever order."""
-    fields = [name for name in FIELDS if name in frame.columns]
-    # As sums of 40 bits, which no number of rows here lets overflow.
-    hashed = F.shiftrightunsigned(F.xxhash64(*fields), 24)
-    row = frame.agg(F.count("*").alias("rows"), F.sum(hashed).alias("checksum")).first()
-    assert row is not None
-    return row["rows"], row["checksum"]
-
-
-def require_same(name: str, found: Mapping[str, object]) -> None:
-    """Raises SystemExit unless all contenders found the same."""
-    first = next(iter(found.values()))
-    for contender, one in found.items():
-        if one != first:
-            raise SystemExit(f"{name}: {contender} reads {one}, {next(iter(found))} {first}.")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
 import random
 import zipfile
-from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +22,8 @@ from bench.programs.avro import FLIGHT, flight
 SCHEMA: Final = json.dumps(FLIGHT)
 FIELDS: Final = tuple(str(field["name"]) for field in FLIGHT["fields"])
 FEW: Final = ("carrier", "arr_delay", "distance")
+
+_T0_US: Final = 1_700_000_000_000_000
 
 #: Of an arrow batch. The producer makes one record batch of it, which is less than 4 MiB.
 BATCH_ROWS: Final = 25_000
@@ -67,14 +67,31 @@ class Flights:
         return pa.table({"value": pa.array(values, pa.binary())})
 
 
-def repeated(sizes: Sequence[int], rows: int) -> Iterator[tuple[int, int]]:
-    """Which of the arrow batches of these sizes follow one another, and how many rows of each, so
-    that together they have so many rows."""
-    for number in itertools.cycle(range(len(sizes))):
-        if rows <= 0:
-            return
-        yield number, min(sizes[number], rows)
-        rows -= sizes[number]
+def with_own_columns(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Adds the columns of every record to the flights'."""
+    kinds = {
+        "key": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestampType": pa.int32(),
+    }
+    values = {"topic": "flights", "partition": 0, "timestamp": _T0_US, "timestampType": 0}
+    schema = pa.schema(
+        [*batches[0].schema, *(pa.field(name, kind) for name, kind in kinds.items())]
+    )
+    found = []
+    for batch in batches:
+        rows = batch.num_rows
+        own = [
+            pa.array(range(rows), kind)
+            if name == "offset"
+            else pa.repeat(pa.scalar(values.get(name), kind), rows)
+            for name, kind in kinds.items()
+        ]
+        found.append(pa.RecordBatch.from_arrays([*batch.columns, *own], schema=schema))
+    return found
 
 
 def _of_2013() -> pa.Table | None:

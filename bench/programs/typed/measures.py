@@ -14,14 +14,15 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F
 
+from bench.kit.baselines import PARTITIONS
 from bench.kit.harness import console, drain
 from bench.kit.program import Row
 from bench.kit.result import LOGBUS, Rounds
 from bench.kit.rounds import CPU, RATE, SECONDS, works_in_turn
+from bench.kit.same import Same
 from bench.programs.avro import FLIGHT, TIMESTAMP
 from bench.programs.typed import rows
-from bench.programs.typed.bench import Bench, require_same
-from bench.programs.typed.ceiling import PARTITIONS
+from bench.programs.typed.bench import Bench
 from bench.programs.typed.flights import FEW, FIELDS, SCHEMA
 from bench.programs.typed.rows import (
     ALL,
@@ -121,7 +122,9 @@ def beside_json(bench: Bench) -> Parts:
                                 (MEANS, FEW, _mean_delays)):  # fmt: skip
         frames = {FROM_JSON: _from_json(json, fields), TYPED: bench.read(COLUMNS, fields)}
         if work is not None:
-            require_same("c", {each: str(work(frame)) for each, frame in frames.items()})
+            same = Same()
+            for each, frame in frames.items():
+                same.require(f"c: {each}", str(work(frame)))
         yield rows.beside_json(title), bench.compare("c", frames, work=work or drain)
 
 
@@ -193,11 +196,11 @@ def avro_alone(bench: Bench) -> Parts:
     def by_column() -> tuple[int, float]:
         return _by_column(bench, whole, values)
 
-    same = [
+    part = [
         OffsetRange(own.topic_partition, 0, part.end)
         for own, part in zip(whole, looped, strict=True)
     ]
-    require_same("e", {"the loop": by_loop(), "logbus": _by_column(bench, same, values)})
+    Same(by_loop(), by="the loop").require("e: logbus", _by_column(bench, part, values))
     processors = pa.cpu_count()
     pa.set_cpu_count(1)
     try:
@@ -228,7 +231,7 @@ def _looped(bench: Bench, ranges: Sequence[OffsetRange], schema: Any) -> tuple[i
     """Returns the number of records and the miles that they flew."""
     count, miles = 0, 0.0
     for each in ranges:
-        with RangeReader(bench.topics.client, each) as reader:
+        with RangeReader(bench.topics.system.client, each) as reader:
             for batch in reader:
                 for datum in batch.arrow_batch.column("value").to_pylist():
                     record: Any = fastavro.schemaless_reader(io.BytesIO(datum), schema, None)
@@ -242,7 +245,7 @@ def _by_column(
 ) -> tuple[int, float]:
     count, miles = 0, 0.0
     for each in ranges:
-        with RangeReader(bench.topics.client, each, values=values) as reader:
+        with RangeReader(bench.topics.system.client, each, values=values) as reader:
             for batch in reader:
                 value = batch.arrow_batch.column("value")
                 count += len(value)

@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from bench.kit.harness import cluster, console, spark_session
-from bench.kit.program import Opening, Program, at_hand
+from bench.kit.baselines import ReadyMade, write_ready_made
+from bench.kit.harness import console, spark_session
+from bench.kit.program import Opening, Program
 from bench.programs.typed.bench import Bench
-from bench.programs.typed.ceiling import ReadyMadeFlights, write_ready_made
-from bench.programs.typed.flights import Flights
+from bench.programs.typed.flights import Flights, with_own_columns
 from bench.programs.typed.measures import MEASURES
 from bench.programs.typed.rows import COMPARED
 from bench.programs.typed.topics import Topics
 from bench.servers import POMS, ServerUnavailableError
 from bench.servers.artifacts import jars_of
+from bench.servers.at_hand import at_hand
 from bench.servers.kafka import kafka
-from spark_logbus.client import Cluster
+from bench.servers.logbus import logbus
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -36,17 +37,16 @@ def open_bench(opening: Opening) -> Bench:
     peer = at_hand(stack, "Kafka", lambda: kafka(flushed=False)) if "k" in measures else None
     if peer is not None:
         jars += peer.connector
-    running = stack.enter_context(cluster(tcp_only=args.tcp))
-    client = stack.enter_context(Cluster.from_zookeeper(running.zookeeper))
+    system = stack.enter_context(logbus(tcp_only=args.tcp))
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-bench-")))
     spark = stack.enter_context(spark_session(jars=jars))
-    spark.dataSource.register(ReadyMadeFlights)
+    spark.dataSource.register(ReadyMade)
     flights = Flights(args.rows)
     ceiling = directory / "flights.arrow"
-    write_ready_made(ceiling, flights.batches())
+    write_ready_made(ceiling, with_own_columns(flights.batches()))
     return Bench(
         spark=spark,
-        topics=Topics(running, client, flights),
+        topics=Topics(system, flights),
         flights=flights,
         directory=directory,
         ceiling=ceiling,

@@ -7,14 +7,15 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bench.kit.baselines import PARTITIONS, repeated
 from bench.kit.harness import console
-from bench.programs.typed.ceiling import PARTITIONS
-from bench.programs.typed.flights import SCHEMA, Flights, repeated
+from bench.programs.typed.flights import SCHEMA, Flights
+from bench.servers.logbus import Logbus
+from bench.servers.systems import stored
 from spark_logbus.client import Admin, ClientConfig, Cluster, Producer, ProducerConfig, RangeReader
 from spark_logbus.client.fetch.values import ValueReader
 from spark_logbus.client.schemas.topic import find_value_schemas
-from spark_logbus.local.cluster import EmbeddedCluster
-from spark_logbus.model import BrokerAddress, Compression, Latest, OffsetRange, TopicPartition
+from spark_logbus.model import BrokerAddress, Compression, OffsetRange, TopicPartition
 from spark_logbus.schemas.registry import SchemaRegistry
 from spark_logbus.topic_schemas import Encoding
 from spark_logbus.zookeeper import Session
@@ -29,15 +30,14 @@ _RECEIVED_AT = 128  # bytes that have come, in Linux's struct tcp_info
 class Topics:
     """Topics in a cluster of one broker, each filled when it is first asked for."""
 
-    running: EmbeddedCluster
-    client: Cluster
+    system: Logbus
     flights: Flights
     filled: set[str] = field(default_factory=set)
 
     def topic(
         self, form: str, *, rows: int | None = None, compression: Compression = Compression.NONE
     ) -> str:
-        """One with the flights in that form, in record batches of the same flights each."""
+        """Returns a topic with the flights in that form, in record batches of the same flights."""
         rows = self.flights.rows if rows is None else rows
         name = f"{form}-{rows}-{compression.name.lower()}"
         if name not in self.filled:
@@ -48,7 +48,7 @@ class Topics:
 
     def _fill(self, name: str, form: str, rows: int, compression: Compression) -> None:
         typed = form in (COLUMNS, AVRO)
-        Admin(self.client).create_topic(
+        Admin(self.system.client).create_topic(
             name,
             partitions=PARTITIONS,
             value_schema=SCHEMA if typed else None,
@@ -60,7 +60,7 @@ class Topics:
         batches = self.flights.batches(table)
         # An arrow batch is one record batch, however large its values are.
         config = ProducerConfig(compression=compression, arrow_piece_bytes=12 << 20)
-        with Producer(self.client, config) as producer:
+        with Producer(self.system.client, config) as producer:
             places = repeated([batch.num_rows for batch in batches], rows)
             for place, (number, count) in enumerate(places):
                 part = batches[number].slice(0, count)
@@ -69,30 +69,30 @@ class Topics:
 
     def values(self, topic: str, fields: Sequence[str] | None = None) -> ValueReader:
         """Decodes the values of a topic with a schema, without the records' own columns."""
-        config = Admin(self.client).describe([topic], ends=False)[topic].config
-        with Session(self.running.zookeeper, client_name="bench") as session:
+        config = Admin(self.system.client).describe([topic], ends=False)[topic].config
+        with Session(self.system.address, client_name="bench") as session:
             schemas = find_value_schemas(SchemaRegistry(session), topic, config)
         if schemas is None:
             raise SystemExit(f"{topic} has no schema.")
         return ValueReader(schemas, fields=fields, columns=())
 
     def ranges(self, topic: str) -> list[OffsetRange]:
-        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-        ends = Admin(self.client).list_offsets({each: Latest() for each in partitions})
-        return [OffsetRange(each, 0, ends[each] or 0) for each in partitions]
+        """Returns all of each partition."""
+        ends = self.system.ends(topic, partitions=PARTITIONS)
+        return [
+            OffsetRange(TopicPartition(topic, number), 0, end) for number, end in enumerate(ends)
+        ]
 
     def stored_bytes(self, topic: str) -> int:
-        """What its segments take, without their indexes."""
-        data = self.running.brokers[0].directory / "data"
-        segments = data.glob(f"{topic}-[0-9]/*.log")
-        return sum(segment.stat().st_size for segment in segments)
+        """Sums its segments, without their indexes."""
+        return stored(self.system, topic, partitions=PARTITIONS).size_bytes
 
     def bytes_over_tcp(self, topic: str, fields: Sequence[str] | None) -> int:
-        """What comes to a client on another machine that reads it to the end, by the count of the
-        kernel."""
+        """Counts what comes to a client on another machine that reads it to the end, by the
+        kernel's word."""
         ranges, values = self.ranges(topic), self.values(topic, fields)
         config = ClientConfig(local_sockets=False, idle_connections=1)
-        with Cluster.from_zookeeper(self.running.zookeeper, config) as far:
+        with Cluster.from_zookeeper(self.system.address, config) as far:
             leader = far.leader(ranges[0].topic_partition, far.retry_deadline())
             before = _received(far, leader)
             rows = 0

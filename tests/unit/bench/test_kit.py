@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import Mock, patch
@@ -19,10 +21,11 @@ from bench.kit.charts import draw_lines
 from bench.kit.comparing import Ask, Compared, Comparing
 from bench.kit.machine import described
 from bench.kit.processes import Used, ticks_below, used_in
-from bench.kit.program import Opening, Program, Whole, at_hand, medians_table
+from bench.kit.program import Opening, Program, Whole, medians_table
 from bench.kit.raw import conditions_of, read_raw
 from bench.kit.result import LOGBUS, Metrics, Rounds, Spread
 from bench.kit.rounds import CPU, RATE, SECONDS, in_turn, works_in_turn
+from bench.kit.same import Rows, Same
 from bench.kit.shapes import Shape
 from bench.programs.clients.rows import COMPARED as CLIENTS
 from bench.programs.clients.rows import JAVA, LIBRDKAFKA, TIME
@@ -30,10 +33,11 @@ from bench.programs.clients.work import Done, Work
 from bench.programs.peers.measuring import COMPARED as PEERS
 from bench.programs.peers.measuring import ON_DISK, VALUE_BYTES
 from bench.programs.spark.rows import COMPARED as SPARK
-from bench.programs.spark.rows import Rows, Same
 from bench.programs.stream.queries import phases_of
 from bench.servers import ServerUnavailableError
+from bench.servers import at_hand as at_hand_module
 from bench.servers.artifacts import jars_of
+from bench.servers.at_hand import at_hand
 from bench.servers.systems import stored
 
 # Does what the real one does when it finds everything: puts jars where it is told.
@@ -98,7 +102,7 @@ def test_a_peer_that_is_not_at_hand_is_left_out_with_the_reason(
             raise ServerUnavailableError(reason)
         yield "a server"
 
-    with ExitStack() as stack, patch.object(program, "console", Console(width=120)):
+    with ExitStack() as stack, patch.object(at_hand_module, "console", Console(width=120)):
         assert at_hand(stack, "Kafka", lambda: start("")) == "a server"
         assert at_hand(stack, "Kafka", lambda: start("Install Maven.")) is None
     assert "Kafka is left out, as it is not at hand: Install Maven." in capsys.readouterr().out
@@ -253,7 +257,7 @@ def test_phases_add_up_to_the_whole_micro_batch() -> None:
 
 def test_work_reaches_a_client_process_unchanged() -> None:
     work = Work("send", "librdkafka", records=7, batch_records=50, flushed=True)
-    assert Work.from_json(work.to_json()) == work
+    assert Work(**json.loads(json.dumps(asdict(work)))) == work
     assert [len(value) for value in work.values(3)] == [200] * 3
 
 
@@ -313,13 +317,13 @@ def test_nothing_is_compared_where_kafka_is_not_at_hand() -> None:
 
 
 def test_rows_that_differ_end_the_benchmark() -> None:
-    same = Same(2)
+    same = Same()
     same.require("Kafka", Rows(2, 7))
     same.require("logbus", Rows(2, 7))
     with pytest.raises(SystemExit, match=r"logbus has .*checksum=8"):
         same.require("logbus", Rows(2, 8))
-    with pytest.raises(SystemExit, match="expected 2 rows, got 3"):
-        same.require("logbus", Rows(3, 7))
+    with pytest.raises(SystemExit, match="logbus has 3, what is written 2"):
+        Same(2).require("logbus", 3)
 
 
 @pytest.mark.parametrize("batch_records", [None, 7])

@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 import pyarrow as pa
 import pytest
 
-from bench.kit.harness import ROOT
+from bench.kit import ROOT
 from bench.kit.program import chosen
 from bench.kit.raw import conditions_path, read_raw
 from bench.kit.result import LOGBUS, Metrics
@@ -39,7 +39,7 @@ from bench.programs.peers.measuring import (
     require_same,
 )
 from bench.programs.peers.servers import SERVERS, bytes_in
-from bench.programs.report.questions import GRIDS, charts_of
+from bench.programs.report.questions import GRIDS
 from bench.servers import ServerUnavailableError
 from bench.servers.activemq import ActiveMq
 from bench.servers.debian import unpacked
@@ -148,14 +148,12 @@ def test_tables_of_peers_have_a_column_for_each_experiment() -> None:
     assert table[2] == "| Kafka, Java | 3.0 (2.00-4.00) |  |  |  |  |  |"
 
 
-def test_rates_that_are_left_out_have_no_ratio_and_no_bar() -> None:
+def test_rates_that_are_left_out_have_no_ratio() -> None:
     some = raw()
     for metrics_of_round in some["batch-1"][PEER.name]:
         del metrics_of_round[READ]
     found = COMPARED.of(some)
     assert {each.what for each in found} == {"producer", "disk"}
-    drawn = {chart.name for chart in charts_of({"peers": found})}
-    assert drawn == {"peers-producer", "peers-disk"}
 
 
 @pytest.mark.parametrize(

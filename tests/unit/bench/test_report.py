@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.kit.charts import Bar, Chart, Panel, draw_all
+from bench.kit import ROOT
 from bench.kit.comparing import Compared
-from bench.kit.harness import ROOT
 from bench.kit.raw import COLUMNS, RawError, RawResults, conditions_of, read_raw
-from bench.kit.result import Metrics, Rounds, Spread
+from bench.kit.result import Metrics, Rounds
 from bench.programs.clients.rows import COMPARED as CLIENTS
 from bench.programs.report import program as report
 from bench.programs.report.program import (
@@ -22,8 +21,7 @@ from bench.programs.report.program import (
     pages,
     stale_pages,
 )
-from bench.programs.report.questions import GRIDS, charts_of
-from bench.programs.spark.rows import COMPARED as SPARK
+from bench.programs.report.questions import GRIDS
 from bench.programs.stream.rows import COMPARED as STREAM
 from bench.programs.typed.rows import COMPARED as TYPED
 
@@ -114,7 +112,6 @@ def test_the_page_of_a_program_has_all_comparisons_and_the_median_of_each_run(
     ratio = "| logbus | 2.00 | Kafka | 8.00 | 4.0 (3.00-4.00) | 4.00, 3.00 | 4 |"
     assert f"| `read-200` | all columns {ratio}" in text
     assert "| `read-200, all columns` | logbus | seconds: 2.00 (2.00-2.50); CPU s: 2.00" in text
-    assert "](../../docs/charts/spark-reads.svg)" in text
     path.with_suffix(".md").write_text(text)
     assert stale_pages([], tmp_path) == {}
 
@@ -173,31 +170,7 @@ def test_the_report_checks_writes_and_draws(
     assert "By hand." in kept.read_text()
     assert run() == 0
     assert run("--check") == 0
-    assert [path.name for path in charts.iterdir()] == ["spark-reads.svg"]
     assert (results / "spark.md").exists()
-
-
-def test_charts_of_spark_say_where_logbus_is_ahead_and_behind() -> None:
-    [chart] = charts_of({"spark": SPARK.of(spark_results())})
-    assert [panel.title for panel in chart.panels] == [
-        "all columns / Kafka: 1.50 to 4.0",
-        "all columns / Kafka, tuned: 0.50 to 2.0",
-    ]
-    assert [bar.label for bar in chart.panels[1].bars] == ["`read-200`", "`read-zstd`"]
-    assert GRIDS["spark"]["writes"].markdown({"spark": SPARK.of(spark_results())}) == ""
-
-
-def test_a_chart_is_the_same_for_the_same_figures(tmp_path: Path) -> None:
-    charts = charts_of({"spark": SPARK.of(spark_results())})
-    for name in ("one", "two"):
-        draw_all(charts, tmp_path / name)
-    drawn = (tmp_path / "one" / "spark-reads.svg").read_bytes()
-    assert b"all columns / Kafka: 1.50 to 4.0" in drawn
-    assert (tmp_path / "two" / "spark-reads.svg").read_bytes() == drawn
-
-
-def spread(lowest: float, highest: float) -> Spread:
-    return Spread((lowest + highest) / 2, lowest, highest)
 
 
 def test_clients_have_rates_beside_each_peer() -> None:
@@ -238,7 +211,8 @@ def test_streams_have_a_table_for_each_question() -> None:
     ]
     assert "| `idle` | 1.00 ms | 2.00 ms | **0.50** (0.50-0.50) |" in found["nothing"]
     assert "| `read` | 5.00 | 2.50 | 2.0 (2.00-2.00) |" in found["start"]
-    assert "| `foreach-fast-keyed` | 200 ms | 100 ms | 2.0 (2.00-2.00) |" in found["shapes"]
+    of_shape = Compared("foreach-fast-keyed", "micro-batch", "logbus", "Kafka")
+    assert known["stream"][of_shape].ratio.median == 2.0
     of_partitions = Compared("partitions", "micro-batch", "10 partitions", "1,000 partitions")
     assert known["stream"][of_partitions].ratio.median == 3.0
     assert STREAM.goals[Compared("noop", "micro-batch", "logbus", "Kafka")] == 1.2
@@ -265,15 +239,3 @@ def test_typed_reads_are_beside_what_spark_decodes_and_what_is_ready_made() -> N
     of_disk = Compared("f", "bytes on disk of 1,000 flights", "columns, ZSTD", "Parquet, ZSTD")
     assert found[of_disk].ratio.median == 0.5
     assert TYPED.goals[Compared("k", json, "logbus, columns", "Kafka, from_json")] == 12
-
-
-@pytest.mark.parametrize(("highest", "scale"), [(20.0, "100"), (20_000.0, "10,000")])
-def test_bars_that_are_far_apart_are_on_a_logarithmic_scale(
-    tmp_path: Path, highest: float, scale: str
-) -> None:
-    bars = [Bar("small", spread(10, 12)), Bar("large", spread(highest, highest))]
-    [path] = draw_all([Chart("bars", "ms", [Panel("Both", bars)])], tmp_path)
-    text = path.read_text()
-    for words in ("small", "large", "Both"):
-        assert words in text
-    assert (f">{scale}<" in text) == (highest > 1_000)

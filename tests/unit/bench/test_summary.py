@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.kit import ROOT
 from bench.kit.comparing import Ask, Compared, Comparisons, Found
-from bench.kit.harness import ROOT
 from bench.kit.result import Spread
 from bench.programs.report.program import RESULTS, medians_of_runs, stale_pages
 from bench.programs.report.summary import LINES, summary
