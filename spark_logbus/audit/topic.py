@@ -21,7 +21,7 @@ from spark_logbus.selection import Topics
 from spark_logbus.topic_schemas import VALUE_ENCODING
 
 if TYPE_CHECKING:
-    from spark_logbus.client.fetch.values import ValueReader
+    pass
 
 _TIMESTAMP: Final = "timestamp"
 # Of one look at a partition: few enough that their times stay in the processor's cache.
@@ -95,22 +95,29 @@ def plan_count(cluster: Cluster, topic: str, *, since_us: int) -> CountPlan:
     read_at_us = cluster.clock.now_us()
     snapshot = snapshot_of(cluster, topic)
     values = _only_times(cluster, topic, snapshot.configs[topic])
-    starts = Admin(cluster).list_offsets(dict.fromkeys(snapshot.spans, AtTimestamp(since_us)))
-    expired_before_us: int | None = None
-    ranges = []
-    for topic_partition, span in sorted(snapshot.spans.items()):
-        expired_before_us = _later(
-            expired_before_us, _expired_before_us(cluster, topic_partition, span, values)
-        )
-        start = starts[topic_partition]
-        first = span.end if start is None else span.clamp(start)
-        ranges += [OffsetRange(topic_partition, *each) for each in span.pieces(first, span.end)]
+    ranges = _ranges_since(cluster, snapshot, since_us)
+    expired = [
+        before_us
+        for each, span in snapshot.spans.items()
+        if (before_us := _expired_before_us(cluster, each, span, values)) is not None
+    ]
     return CountPlan(
         ranges=tuple(ranges),
         read_at_us=read_at_us,
-        expired_before_us=expired_before_us,
+        expired_before_us=max(expired, default=None),
         values=values,
     )
+
+
+def _ranges_since(cluster: Cluster, snapshot: Snapshot, since_us: int) -> list[OffsetRange]:
+    """Returns the present offsets from the first record of ``since_us`` or later on."""
+    starts = Admin(cluster).list_offsets(dict.fromkeys(snapshot.spans, AtTimestamp(since_us)))
+    ranges = []
+    for topic_partition, span in sorted(snapshot.spans.items()):
+        start = starts[topic_partition]
+        first = span.end if start is None else span.clamp(start)
+        ranges += [OffsetRange(topic_partition, *each) for each in span.pieces(first, span.end)]
+    return ranges
 
 
 def count_topic(
@@ -131,16 +138,22 @@ def count_topic(
     counts = plan.counts()
     for wanted in plan.ranges:
         split = None if beyond is None else beyond.get(wanted.topic_partition.partition, 0)
-        with RangeReader(cluster, wanted, values=plan.values) as reader:
-            while columns := reader.next_columns(
-                {_TIMESTAMP}, enough_rows=_ROWS, enough_bytes=_BYTES
-            ):
-                times = columns.columns[_TIMESTAMP]
-                add(counts.tallies, tally_times(times, window_us=window_us))
-                if split is not None:
-                    late = times.slice(_rows_before(columns, split))
-                    add(counts.beyond, tally_times(late, window_us=window_us))
+        for columns in _columns(cluster, wanted, plan.values, _TIMESTAMP):
+            times = columns.columns[_TIMESTAMP]
+            add(counts.tallies, tally_times(times, window_us=window_us))
+            if split is not None:
+                late = times.slice(_rows_before(columns, split))
+                add(counts.beyond, tally_times(late, window_us=window_us))
     return counts
+
+
+def _columns(
+    cluster: Cluster, wanted: OffsetRange, values: Any, name: str
+) -> Iterator[FetchedColumns]:
+    """Reads one column of a range, as much at a time as stays in the processor's cache."""
+    with RangeReader(cluster, wanted, values=values) as reader:
+        while columns := reader.next_columns({name}, enough_rows=_ROWS, enough_bytes=_BYTES):
+            yield columns
 
 
 def _rows_before(columns: FetchedColumns, offset: int) -> int:
@@ -165,10 +178,6 @@ def _expired_before_us(
     with RangeReader(cluster, first, fetch_bytes=1, in_flight=1, values=values) as reader:
         fetched = next(reader, None)
     return None if fetched is None else fetched.header.append_time_us
-
-
-def _later(one: int | None, other: int | None) -> int | None:
-    return max((at for at in (one, other) if at is not None), default=None)
 
 
 def _only_times(cluster: Cluster, topic: str, config: Mapping[str, str]) -> Any:
@@ -209,31 +218,15 @@ def read_reports(
     from spark_logbus.client.fetch.values import ValueReader
 
     values = ValueReader(schemas, columns=(_TIMESTAMP,))
-    starts = Admin(cluster).list_offsets(dict.fromkeys(snapshot.spans, AtTimestamp(since_us)))
     reports: list[CounterReport] = []
     placed: set[str] = set()  # runs that have met a topic
-    for topic_partition, span in snapshot.spans.items():
-        start = starts[topic_partition]
-        if start is None or start >= span.end:
-            continue
-        for piece in span.pieces(span.clamp(start), span.end):
-            wanted = OffsetRange(topic_partition, *piece)
-            for rows in _report_rows(cluster, wanted, values):
-                placed.update(pc.unique(rows.column("run").filter(_met(rows))).to_pylist())
-                reports.extend(_reports(rows, topic))
+    for wanted in _ranges_since(cluster, snapshot, since_us):
+        for columns in _columns(cluster, wanted, values, "value"):
+            rows = pa.RecordBatch.from_struct_array(columns.columns["value"])
+            met = rows.column("run").filter(pc.is_valid(rows.column("topic")))
+            placed.update(pc.unique(met).to_pylist())
+            reports.extend(_reports(rows, topic))
     return [one for one in reports if one["topic"] is not None or one["run"] not in placed]
-
-
-def _report_rows(
-    cluster: Cluster, wanted: OffsetRange, values: ValueReader
-) -> Iterator[pa.RecordBatch]:
-    with RangeReader(cluster, wanted, values=values) as reader:
-        while columns := reader.next_columns({"value"}, enough_rows=_ROWS, enough_bytes=_BYTES):
-            yield pa.RecordBatch.from_struct_array(columns.columns["value"])
-
-
-def _met(rows: pa.RecordBatch) -> pa.Array:
-    return pc.is_valid(rows.column("topic"))
 
 
 def _reports(rows: pa.RecordBatch, topic: str) -> list[CounterReport]:

@@ -21,35 +21,23 @@ _PATIENCE_MS: Final = 1_000
 
 def topic_names(ctx: Any, incomplete: str) -> list[str]:
     """Topics that begin with ``incomplete``."""
+    from spark_logbus.coordination.cluster.topics import TopicRegistry
 
-    def names(session: Session) -> list[str]:
-        from spark_logbus.coordination.cluster.topics import TopicRegistry
-
-        return sorted(TopicRegistry(session).all())
-
-    return _completed(ctx, incomplete, names)
+    return _completed(ctx, incomplete, lambda session: sorted(TopicRegistry(session).all()))
 
 
 def group_names(ctx: Any, incomplete: str) -> list[str]:
     """Groups that begin with ``incomplete``."""
+    from spark_logbus.client.admin.stored_groups import StoredGroups
 
-    def names(session: Session) -> list[str]:
-        from spark_logbus.client.admin.stored_groups import StoredGroups
-
-        return StoredGroups(session).names()
-
-    return _completed(ctx, incomplete, names)
+    return _completed(ctx, incomplete, lambda session: StoredGroups(session).names())
 
 
 def subject_names(ctx: Any, incomplete: str) -> list[str]:
     """Subjects of schemas that begin with ``incomplete``."""
+    from spark_logbus.schemas.registry import SchemaRegistry
 
-    def names(session: Session) -> list[str]:
-        from spark_logbus.schemas.registry import SchemaRegistry
-
-        return SchemaRegistry(session).subjects(incomplete)
-
-    return _completed(ctx, incomplete, names)
+    return _completed(ctx, incomplete, lambda session: SchemaRegistry(session).subjects(incomplete))
 
 
 def _completed(ctx: Any, incomplete: str, names: Callable[[Session], list[str]]) -> list[str]:

@@ -13,6 +13,7 @@ import typer
 
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Topic, ZooKeeper, connected
 from spark_logbus.cli.output import MOMENT, NUMBER, Column, Table, console, print_json
+from spark_logbus.times import parse_duration_us, parse_past_us
 
 if TYPE_CHECKING:
     from spark_logbus.audit import AuditResult
@@ -84,7 +85,6 @@ def audit(
     from spark_logbus.audit import Question
     from spark_logbus.audit import audit as run_audit
     from spark_logbus.audit.showing import as_objects, exit_code
-    from spark_logbus.times import parse_duration_us, parse_past_us
 
     moment = partial(parse_past_us, now_us=time.time_ns() // 1_000)
     question = Question(

@@ -9,6 +9,7 @@ import typer
 
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Execute, Topic, ZooKeeper
 from spark_logbus.cli.output import NUMBER, Column, Console, Table, console
+from spark_logbus.clock import SystemClock
 
 if TYPE_CHECKING:
     from spark_logbus.offsets.give_up import GiveUpPlan, GiveUpRow
@@ -89,7 +90,6 @@ def _dry_run(plan: GiveUpPlan) -> str:
 
 def _unfollowed(name: str, plan: GiveUpPlan, session: Session, out: Console) -> list[GiveUpRow]:
     """Wait for the brokers, and say what is served again; what is not in time."""
-    from spark_logbus.clock import SystemClock
     from spark_logbus.coordination.cluster.partition_states import PartitionStates
     from spark_logbus.offsets.give_up import is_followed
 

@@ -33,7 +33,10 @@ from spark_logbus.cli.output import (
     print_json,
     utc,
 )
+from spark_logbus.clock import SystemClock
+from spark_logbus.errors import InvalidRequestError
 from spark_logbus.record.format import MAX_OFFSET
+from spark_logbus.times import parse_duration_us, parse_moment_us
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -208,10 +211,8 @@ def _target(
     to_earliest: bool,
     to_latest: bool,
 ) -> Target:
-    from spark_logbus.errors import InvalidRequestError
     from spark_logbus.model import AtOffset, AtTimestamp, Earliest, LastDuration, Latest
     from spark_logbus.offsets.position import ShiftBack
-    from spark_logbus.times import parse_duration_us, parse_moment_us
 
     def at_time(text: str) -> Target:
         example = "ISO 8601, such as 2013-12-01T00:00:00Z"
@@ -249,8 +250,6 @@ def _position(text: str) -> Target:
 
 
 def _parsed(option: str, text: str, parse: Callable[[str], int], example: str) -> int:
-    from spark_logbus.errors import InvalidRequestError
-
     try:
         return parse(text)
     except ValueError as error:
@@ -320,8 +319,6 @@ def describe(
 
 
 def _describe(described: GroupDescription) -> None:
-    from spark_logbus.clock import SystemClock
-
     out = console()
     for topic, owner in sorted(described.owners.items()):
         out.print(f"Topic {topic} is held by {owner}.")

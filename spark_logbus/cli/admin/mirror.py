@@ -24,6 +24,7 @@ from spark_logbus.cli.output import (
     console,
     plural,
 )
+from spark_logbus.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from spark_logbus.selection import Selection
@@ -132,8 +133,6 @@ def mirror(
 
 
 def _require_one_source(source: str | None, kafka: str | None) -> None:
-    from spark_logbus.errors import InvalidRequestError
-
     if (source is None) == (kafka is None):
         raise InvalidRequestError(
             "Say where to copy from, once: --from HOST:PORT/PATH for another cluster, or "
@@ -144,7 +143,6 @@ def _require_one_source(source: str | None, kafka: str | None) -> None:
 def _selection(topics: str | None, pattern: str | None) -> Selection:
     import re
 
-    from spark_logbus.errors import InvalidRequestError
     from spark_logbus.model import check_name
     from spark_logbus.selection import Pattern, Topics
 

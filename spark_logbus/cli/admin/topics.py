@@ -227,11 +227,10 @@ def _schemas_table(schemas: Mapping[str, list[SchemaDescription]]) -> Table:
         Column("encoding"),
         Column("subject"),
         Column("version", NUMBER),
-        Column("id", NUMBER),
+        Column("id", NUMBER, of="schema_id"),
     )
     for topic, described in schemas.items():
-        for each in described:
-            rows.add({"topic": topic, "of": each.of, **_schema_fields(each)})
+        rows.fill(described, topic=topic)
     return rows
 
 

@@ -15,7 +15,9 @@ import typer
 from spark_logbus.cli.data.record_format import Show, as_json, by_format, value_line, with_metadata
 from spark_logbus.cli.data.until_now import Wanted, spans, until_now
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Topics, ZooKeeper, connected
+from spark_logbus.errors import InvalidRequestError, UnknownTopicError
 from spark_logbus.programs import reader_is_gone
+from spark_logbus.times import parse_moment_us
 
 if TYPE_CHECKING:
     from avro_columns.values.resolved_tree import Node
@@ -118,8 +120,6 @@ def consume(
 
 
 def _show(record_format: str | None, *, json_lines: bool, metadata: bool) -> Show:
-    from spark_logbus.errors import InvalidRequestError
-
     if (record_format is not None) + json_lines + metadata > 1:
         raise InvalidRequestError("Choose one of --format, --json and --metadata.")
     if record_format is not None:
@@ -132,7 +132,6 @@ def _show(record_format: str | None, *, json_lines: bool, metadata: bool) -> Sho
 def _start(text: str) -> OffsetSpec:
     from spark_logbus.model import AtTimestamp
     from spark_logbus.position_text import parse_position
-    from spark_logbus.times import parse_moment_us
 
     if _DATE.match(text):
         with suppress(ValueError):
@@ -141,8 +140,6 @@ def _start(text: str) -> OffsetSpec:
 
 
 def _refuse_with_group(partition: int | None) -> None:
-    from spark_logbus.errors import InvalidRequestError
-
     if partition is not None:
         raise InvalidRequestError(
             "The consumers of a group share all partitions; leave out --partition or --group."
@@ -150,8 +147,6 @@ def _refuse_with_group(partition: int | None) -> None:
 
 
 def _matching(admin: Admin, patterns: list[str]) -> list[str]:
-    from spark_logbus.errors import InvalidRequestError, UnknownTopicError
-
     try:
         expression = re.compile(_any_of(patterns))
     except re.error as error:
@@ -245,7 +240,6 @@ def _print(reader: Iterator[Iterable[ConsumerRecord]], limit: int | None, show: 
 
 
 def _wanted(admin: Admin, topic: str, partition: int | None, start: OffsetSpec) -> Wanted:
-    from spark_logbus.errors import UnknownTopicError
     from spark_logbus.model import TopicPartition
 
     known = {t.name: t for t in admin.topics()}

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from spark_logbus.cli.output import console
+from spark_logbus.errors import BrokerUnavailableError, LogbusError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster, FetchedBatch
     from spark_logbus.client.fetch.plain_reader import PlainReader
-    from spark_logbus.errors import BrokerUnavailableError, LogbusError
     from spark_logbus.model import OffsetSpec, TopicPartition
     from spark_logbus.offsets.snapshot import Span
 
@@ -75,8 +75,6 @@ def spans(admin: Admin, wanted: Wanted, topic_partitions: Sequence[TopicPartitio
 
 def _check_offset(offset: int, there: Mapping[TopicPartition, Span], *, whole: bool) -> None:
     """Partitions that end before ``offset`` begin at their end; all of them cannot."""
-    from spark_logbus.errors import OffsetOutOfRangeError
-
     last = max((span.end for span in there.values()), default=0)
     if offset > last and whole:
         ends = {topic_partition: span.end for topic_partition, span in there.items()}
@@ -127,7 +125,6 @@ class _Reading:
     def read(self, topic_partitions: Sequence[TopicPartition]) -> Iterator[FetchedBatch]:
         """The records of ``topic_partitions`` that can be had, one partition after the other."""
         from spark_logbus.client import RangeReader
-        from spark_logbus.errors import LogbusError
         from spark_logbus.model import OffsetRange
 
         # After the ends are known, so that it knows the schemas of what is before them.
@@ -193,8 +190,6 @@ class _Reading:
 
     def missing(self) -> BrokerUnavailableError:
         """The error to raise when nothing else is left to be read."""
-        from spark_logbus.errors import BrokerUnavailableError
-
         parts = [
             f"{_named(topic_partitions)} wait{'s' if len(topic_partitions) == 1 else ''} for "
             f"{leader}"

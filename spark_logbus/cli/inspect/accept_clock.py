@@ -11,6 +11,8 @@ import typer
 from spark_logbus.cli.inspect.directories import holds_no_logs
 from spark_logbus.cli.options import Execute
 from spark_logbus.cli.output import console
+from spark_logbus.clock import SystemClock
+from spark_logbus.times import US_PER_S, show_moment
 
 _TAKEN_WITHIN_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.1
@@ -30,12 +32,10 @@ def accept_clock(
     Example:
       logbus accept-clock logbus-data/broker-1/data --execute
     """
-    from spark_logbus.clock import SystemClock
     from spark_logbus.log import OS_FILES
     from spark_logbus.log.clock_file import off_us, write_accepted
     from spark_logbus.log.guarded_clock import JumpGuardedClock
     from spark_logbus.log.inspect import in_use, list_directory
-    from spark_logbus.times import US_PER_S, show_moment
 
     path = data.absolute()
     try:
@@ -75,7 +75,6 @@ def accept_clock(
 
 def _is_taken(path: Path) -> bool:
     """Wait for the broker to take the word away."""
-    from spark_logbus.clock import SystemClock
     from spark_logbus.log.disk import names
 
     clock, pause = SystemClock(), threading.Event()

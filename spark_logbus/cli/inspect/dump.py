@@ -29,6 +29,7 @@ from spark_logbus.cli.output import (
     text_of,
     utc,
 )
+from spark_logbus.errors import InvalidRequestError, LogbusError
 
 if TYPE_CHECKING:
     from spark_logbus.log import File
@@ -87,7 +88,6 @@ def segments(
     Example:
       logbus dump segments logbus-data/broker-1/data
     """
-    from spark_logbus.errors import InvalidRequestError
     from spark_logbus.log import OS_FILES
     from spark_logbus.log.inspect import in_use, list_directory
 
@@ -342,7 +342,6 @@ def records(
 
 
 def _read_records(file: File, from_offset: int, problems: _Problems) -> Iterator[dict[str, Any]]:
-    from spark_logbus.errors import LogbusError
     from spark_logbus.log.inspect import Damage, read_segment
     from spark_logbus.record import format as fmt
 
@@ -425,7 +424,6 @@ def index(
     Example:
       logbus dump index data/orders-0/00000000000000000000.index
     """
-    from spark_logbus.errors import InvalidRequestError
     from spark_logbus.log import OS_FILES
     from spark_logbus.log.inspect import inspect_index
 
@@ -535,8 +533,6 @@ def _print_json(kind: str, **fields: object) -> None:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    from spark_logbus.errors import InvalidRequestError
-
     try:
         yield
     except BrokenPipeError:  # of standard output, not of the file

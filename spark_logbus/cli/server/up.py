@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from spark_logbus.cli.output import Console, console, plural
+from spark_logbus.errors import EmbeddedServerError
 
 if TYPE_CHECKING:
     from spark_logbus.local.cluster import EmbeddedCluster
@@ -54,7 +55,6 @@ def up(
     # All of it before the signals are taken: an interrupted import can end the process by SIGINT,
     # though its KeyboardInterrupt was caught.
     from spark_logbus.cli.server.clocks import tell_of_clocks
-    from spark_logbus.errors import EmbeddedServerError
     from spark_logbus.local.cluster import EmbeddedCluster
     from spark_logbus.local.registry import RegistryProcess
     from spark_logbus.zookeeper.connect_string import DEFAULT_PORT
