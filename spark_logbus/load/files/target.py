@@ -10,19 +10,20 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
 from spark_logbus.load.config import TargetConfig
 from spark_logbus.load.errors import translated
 from spark_logbus.load.files.hadoop import local_path
 from spark_logbus.load.files.hive import HiveTable
-from spark_logbus.load.files.small_files import stage_rewrite
-from spark_logbus.load.files.staging import Staging, tallied
+from spark_logbus.load.files.small_files import worth_rewriting
+from spark_logbus.load.files.staging import Staging, list_and_count, tallied, write
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.layout import DEFAULT_LAYOUT, Layout, LayoutChoice, settle
 from spark_logbus.load.plan.window import ExistingRows, Window, inside
 from spark_logbus.load.read.input import LoadInput
 from spark_logbus.load.steps import StepTimer
-from spark_logbus.load.tally import NONE, RecordTally, aggregates, tally_from
+from spark_logbus.load.tally import NONE, ObservedTally, RecordTally, aggregates, tally_from
 from spark_logbus.load.target import PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
 
@@ -67,7 +68,22 @@ class FileTarget(Warehouse):
             self._table.register(last)
 
     def rewrite(self, last: Commit, *, least: int) -> Commit | None:
-        return stage_rewrite(self._spark, self, last, least=least, compression=self._compression)
+        names = worth_rewriting(self.file_sizes(), least=least)
+        if not names:
+            return None
+        staging = Commit.new_staging_name(last.number + 1)
+        path = self.staging(staging)
+        with translated(f"rewrite {len(names)} files of {self.path}"):
+            observed = ObservedTally(self.records_of(last, names))
+            write(observed.frame, path, last.layout, self._compression)
+            staged, files = list_and_count(self._spark, path, last.layout, staging)
+        read = observed.tally()
+        if staged != read:
+            raise DataLossError(
+                f"Expected {read.records:,} records, which {len(names)} files of {self.path} hold, "
+                f"staged {staged.records:,}; nothing was changed. Run the load again."
+            )
+        return last.rewritten(staging, files, replaces=names, schema=last.schema)
 
     def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
         condition, letters = inside(ranges), dict[str, RecordTally]()

@@ -82,16 +82,17 @@ class Warehouse:
 
     def last_commit(self) -> Commit | None:
         name = newest(self._directory.names(_LOADS))
-        if name is None:
-            return None
-        return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{name}"))
+        return None if name is None else self._commit(name)
+
+    def _commit(self, file_name: str) -> Commit:
+        return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{file_name}"))
 
     def directories_since(self, staging: str | None) -> list[str]:
         """Lists, sorted, the directories that loads after the one with that staging directory have
         brought files for; those of all loads where none has it."""
         found: set[str] = set()
         for name in sorted(filter(_is_commit, self._directory.names(_LOADS)), reverse=True):
-            commit = Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{name}"))
+            commit = self._commit(name)
             if commit.staging == staging:
                 break
             found.update(file.rpartition("/")[0] for file in commit.files)
@@ -215,7 +216,8 @@ class Warehouse:
         try:
             self._directory.claim(f"{staging}/{_COMMIT}", f"{_LOADS}/{commit.file_name}")
         except WarehouseError as error:
-            there = self._committed(commit.file_name)
+            committed = commit.file_name in self._directory.names(_LOADS)
+            there = self._commit(commit.file_name) if committed else None
             if there is not None and there.staging == commit.staging:
                 return  # only the answer was lost
             if there is None and self._directory.exists(staging):
@@ -226,11 +228,6 @@ class Warehouse:
                 "and another load has taken over meanwhile. Nothing of it was committed, and what "
                 "it had staged is discarded. Run it again for what is new by then."
             ) from error
-
-    def _committed(self, file_name: str) -> Commit | None:
-        if file_name not in self._directory.names(_LOADS):
-            return None
-        return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{file_name}"))
 
     def publish(self, commit: Commit) -> None:
         """Moves a committed load's files to where readers look.
