@@ -3,6 +3,8 @@ without what it does not use yet."""
 
 from __future__ import annotations
 
+import ast
+import collections
 import importlib
 import subprocess
 import sys
@@ -140,3 +142,17 @@ def test_a_package_has_the_names_that_it_lists(package: str) -> None:
     assert all(getattr(module, name) is not None for name in module.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = module.Nothing
+
+
+def test_no_two_errors_have_one_name() -> None:
+    """Looks at what users may catch: classes of errors that begin with no underscore."""
+    root = Path(__file__).parents[2]
+    names = collections.Counter(
+        node.name
+        for package in ("avro_columns", "spark_logbus")
+        for path in (root / package).rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Error") and node.name[0] != "_"
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+    assert len(names) > 80
