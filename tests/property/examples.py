@@ -13,5 +13,5 @@ _ALL = 100
 
 
 def examples(count: int) -> int:
-    """What the profile that is loaded makes of ``count``."""
+    """Returns the number of examples that the loaded profile makes of ``count``."""
     return max(1, count * settings().max_examples // _ALL)

@@ -61,7 +61,7 @@ def evolved(draw: st.DrawFn, schema: Any, numbers: Iterator[int]) -> Any:
 
 
 def most_digits(decimal: Any) -> int:
-    """Most digits that columns and a fixed's bytes hold."""
+    """Digits, at most, that columns and a fixed's bytes hold."""
     size = decimal.get("size", 16)
     return min(38, int((8 * size - 1) * math.log10(2)))
 

@@ -26,7 +26,7 @@ DEFAULT = settings(max_examples=200)
 
 
 def most_digits(size: int) -> int:
-    """Most digits that columns and the bytes of a fixed hold."""
+    """Digits, at most, that columns and the bytes of a fixed hold."""
     return min(38, int((8 * size - 1) * math.log10(2)))
 
 
