@@ -193,7 +193,7 @@ class PartitionDirectories:
                 )
         except StorageError as error:
             if isinstance(error.__cause__, OSError):
-                self._environment.stats.note_write_error(
+                self._environment.stats.refused.note(
                     spec.topic_partition,
                     self._path,
                     error.__cause__,

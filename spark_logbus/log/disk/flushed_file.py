@@ -107,7 +107,7 @@ class FlushedFile(ABC):
         return True
 
     def _note_refused(self, error: OSError, size_bytes: int) -> None:
-        self._stats.note_write_error(
+        self._stats.refused.note(
             self.topic_partition,
             self.directory,
             error,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -19,7 +20,12 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.log.disk import names
-from spark_logbus.log.disk.filesystem import FileSystem, remedy_for, remove_if_possible
+from spark_logbus.log.disk.filesystem import (
+    FileSystem,
+    is_for_want_of_descriptors,
+    remedy_for,
+    remove_if_possible,
+)
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -46,6 +52,7 @@ class RefusedWrites:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._refusals: dict[Path, _Refusal] = {}  # by the log's directory
+        self._full_at = -math.inf
         self._began = 0.0
         self._probed_at = 0.0
 
@@ -59,6 +66,10 @@ class RefusedWrites:
         now: float,
     ) -> None:
         """Note that a write of ``size_bytes`` was refused at the monotonic time ``now``."""
+        if is_for_want_of_descriptors(error):
+            return  # it is no disk's doing
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self._full_at = now
         with self._lock:
             known = self._refusals.get(directory)
             if known is not None:
@@ -77,6 +88,10 @@ class RefusedWrites:
                 topic_partition, reason,
                 extra={"topic": topic_partition.topic, "partition": topic_partition.partition},
             )  # fmt: skip
+
+    def disk_was_full(self, *, since: float) -> bool:
+        """True if a write has failed for want of room since the monotonic time."""
+        return self._full_at >= since
 
     def reason(self, directory: Path) -> str | None:
         """The reason why what is appended to the log in ``directory`` is refused now; else None."""

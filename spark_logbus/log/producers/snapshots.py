@@ -16,7 +16,7 @@ from spark_logbus.log.disk import names
 from spark_logbus.log.disk.checksummed_file import checksummed_file, read_checksummed_file
 from spark_logbus.log.disk.filesystem import FileSystem, remove_if_possible, storage_error
 from spark_logbus.log.producers.states import ProducerState, ProducerStateManager, SequenceRun
-from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError, Lookup, walk
+from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError, Lookup
 from spark_logbus.log.view import LogView
 from spark_logbus.record import format as fmt
 
@@ -101,25 +101,16 @@ def _replay(states: ProducerStateManager, view: LogView, start: int) -> None:
 
 def _replay_segment(states: ProducerStateManager, lookup: Lookup, start: int, limit: int) -> None:
     first = BatchPosition(*lookup.index.entry(0))
-    place: BatchPosition | None = first if start <= first.offset else lookup.locate(start, limit)
-    while place is not None:
-        stop = lookup.limit_before_damage(place.position, limit)
-        for step in walk(lookup.file, place, stop):
-            if step.producer_id != fmt.NO_PRODUCER:
-                states.extend(
-                    step.producer_id,
-                    epoch=step.producer_epoch,
-                    run=SequenceRun(
-                        step.base_sequence,
-                        step.base_sequence + step.next_offset - step.base_offset,
-                        step.base_offset,
-                    ),
-                    append_time_us=step.append_time_us,
-                )
-        passed = next(
-            (damage for damage in lookup.damaged if damage.start_position == stop < limit), None
-        )
-        place = BatchPosition(passed.end, passed.end_position) if passed is not None else None
+    place = first if start <= first.offset else lookup.locate(start, limit)
+    for step in lookup.walk(place, limit):
+        if step.producer_id != fmt.NO_PRODUCER:
+            next_sequence = step.base_sequence + step.next_offset - step.base_offset
+            states.extend(
+                step.producer_id,
+                epoch=step.producer_epoch,
+                run=SequenceRun(step.base_sequence, next_sequence, step.base_offset),
+                append_time_us=step.append_time_us,
+            )
 
 
 def _offsets(files: FileSystem, directory: Path) -> list[int]:

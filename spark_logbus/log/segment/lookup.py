@@ -139,18 +139,21 @@ class Lookup:
                 start = BatchPosition(damage.end, damage.end_position)
         # The wanted record batch lies before the next index entry. A damaged range in between has
         # no entry in it, and the next entry is the record batch after it.
+        for step in self.walk(start, limit):
+            if step.max_timestamp_us >= timestamp_us:
+                return step.base_offset
+        return None
+
+    def walk(self, start: BatchPosition, limit: int) -> Iterator[BatchInfo]:
+        """Yields the record batches from ``start`` to the boundary ``limit``, and passes over
+        damaged ranges."""
         while start.position < limit:
             stop = self.limit_before_damage(start.position, limit)
-            for step in walk(self.file, start, stop):
-                if step.max_timestamp_us >= timestamp_us:
-                    return step.base_offset
-            passed = next(
-                (damage for damage in self.damaged if damage.start_position == stop), None
-            )
+            yield from walk(self.file, start, stop)
+            passed = next((each for each in self.damaged if each.start_position == stop), None)
             if passed is None:
-                break
+                return
             start = BatchPosition(passed.end, passed.end_position)
-        return None
 
     def damage_at(self, offset: int) -> DamagedRange | None:
         for damage in self.damaged:

@@ -283,7 +283,7 @@ class PartitionStaging:
 
     def _disk_was_full(self) -> bool:
         since = self._environment.clock.monotonic() - _FULL_FOR_S
-        return self._environment.stats.disk_was_full(since=since)
+        return self._environment.stats.refused.disk_was_full(since=since)
 
     def expire(
         self,

@@ -254,7 +254,7 @@ def test_no_promise_outlives_what_was_prepared(world: World, tmp_path: Path, ful
     world.logs.clock.advance(601 if full else DAY_S)
     if full:
         error = OSError(errno.ENOSPC, "full")
-        world.logs.directory.stats.note_write_error(
+        world.logs.directory.stats.refused.note(
             T0, tmp_path, error, size_bytes=1, now=world.logs.clock.monotonic()
         )
     else:
