@@ -36,6 +36,7 @@ _U32: Final = struct.Struct("<I")
 _U16: Final = struct.Struct("<H")
 _I16: Final = struct.Struct("<h")
 _I64: Final = struct.Struct("<q")
+_BUFFER: Final = struct.Struct("<qq")  # offset in the body, length
 _WORD: Final = 8
 
 # Slots of the tables Message and RecordBatch in Arrow's Message.fbs.
@@ -82,30 +83,27 @@ def message_metadata(payload: memoryview) -> memoryview:
 
 
 def read_message(metadata: memoryview) -> MessageNumbers:
-    """Reads the numbers of a record batch message, of which all that stands before the body is
-    given. Raises EnvelopeError."""
-    numbers, body = _read_message(metadata)
-    if body != len(metadata):
-        raise EnvelopeError(f"its Arrow metadata has {body} bytes, expected {len(metadata)}")
-    return numbers
+    """The numbers of a record batch message, of which all that stands before the body is given.
 
-
-def _read_message(payload: memoryview) -> tuple[MessageNumbers, int]:
-    """The numbers of a message, and where its body begins. Raises EnvelopeError."""
+    Raises EnvelopeError.
+    """
     try:
-        message, body = _message(payload)
-        batch = _follow(payload, _field(payload, message, _HEADER))
-        record_count, body_length = (
-            _I64.unpack_from(payload, at)[0] if at else 0
-            for at in (_field(payload, batch, _LENGTH), _field(payload, message, _BODY_LENGTH))
-        )
-        nodes, buffers = (_pairs(payload, batch, slot) for slot in (_NODES, _BUFFERS))
-        codec = _codec(payload, batch)
-    except EnvelopeError:
-        raise
+        return _read_message(metadata)
     except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise EnvelopeError(f"its Arrow metadata points outside the message: {error}") from error
-    return MessageNumbers(record_count, body_length, codec, nodes, buffers), body
+
+
+def _read_message(metadata: memoryview) -> MessageNumbers:
+    message, body = _message(metadata)
+    if body != len(metadata):
+        raise EnvelopeError(f"its Arrow metadata has {body} bytes, expected {len(metadata)}")
+    batch = _follow(metadata, _field(metadata, message, _HEADER))
+    record_count, body_length = (
+        _I64.unpack_from(metadata, at)[0] if at else 0
+        for at in (_field(metadata, batch, _LENGTH), _field(metadata, message, _BODY_LENGTH))
+    )
+    nodes, buffers = (_pairs(metadata, batch, slot) for slot in (_NODES, _BUFFERS))
+    return MessageNumbers(record_count, body_length, _codec(metadata, batch), nodes, buffers)
 
 
 def _pairs(metadata: memoryview, table: int, slot: int) -> Int64s:
@@ -216,23 +214,10 @@ def check_envelope(payload: memoryview, *, compression: Compression, nodes: int)
     Returns the bytes that its compressed buffers claim to take when decoded; 0 when it is not
     compressed, for then they are views of the payload. Raises EnvelopeError.
     """
-    numbers, body = _read_message(payload)
-    if body + numbers.body_length != len(payload):
-        raise EnvelopeError(
-            f"its Arrow message has {body + numbers.body_length} bytes, expected {len(payload)}"
-        )
-    if len(numbers.nodes) != nodes:
-        raise EnvelopeError(f"it holds {len(numbers.nodes)} columns and children, expected {nodes}")
-    actual = numbers.compression
-    if actual is not compression:
-        raise EnvelopeError(
-            f"its buffers have compression {actual.name.lower()}, "
-            f"expected {compression.name.lower()}"
-        )
-    if actual is Compression.NONE:
-        return 0
-    buffers = numbers.buffers
-    return claims_of_buffers(payload, buffers[:, 0] + body, buffers[:, 1])
+    try:
+        return _check(payload, compression, nodes)
+    except (struct.error, IndexError, OverflowError) as error:
+        raise EnvelopeError(f"its Arrow metadata points outside the message: {error}") from error
 
 
 def claims_of_buffers(data: memoryview, places: Int64s, sizes: Int64s) -> int:
@@ -241,14 +226,17 @@ def claims_of_buffers(data: memoryview, places: Int64s, sizes: Int64s) -> int:
     Each begins with that number, where -1 marks one that was left uncompressed; an empty one has
     none. Raises EnvelopeError.
     """
-    places, sizes = places[sizes > 0], sizes[sizes > 0]
-    if (sizes < _WORD).any():
-        raise EnvelopeError("one of its compressed buffers has no length")
-    if not ((places >= 0) & (places <= len(data) - _WORD)).all():
-        raise EnvelopeError("one of its buffers lies outside of it")
-    claims = np.frombuffer(data, np.uint8)[places[:, None] + np.arange(_WORD)].view("<i8")
-    # As Python's numbers, which do not overflow.
-    return sum(max(0, claim) for claim in claims[:, 0].tolist())
+    claimed, last = 0, len(data) - _WORD
+    # One by one: they are few, and numpy takes as long for ten as Python for a hundred.
+    for place, size in zip(places.ravel().tolist(), sizes.ravel().tolist(), strict=True):
+        if size <= 0:
+            continue
+        if size < _WORD:
+            raise EnvelopeError("one of its compressed buffers has no length")
+        if not 0 <= place <= last:
+            raise EnvelopeError("one of its buffers lies outside of it")
+        claimed += max(0, _I64.unpack_from(data, place)[0])
+    return claimed
 
 
 def _message(payload: memoryview) -> tuple[int, int]:
@@ -265,6 +253,27 @@ def _message(payload: memoryview) -> tuple[int, int]:
     if not type_at or payload[type_at] != _RECORD_BATCH:
         raise EnvelopeError("its Arrow message is not a record batch")
     return message, _METADATA_AT + metadata_size
+
+
+def _check(payload: memoryview, compression: Compression, nodes: int) -> int:
+    message, body = _message(payload)
+    length_at = _field(payload, message, _BODY_LENGTH)
+    body_length = _I64.unpack_from(payload, length_at)[0] if length_at else 0
+    if body + body_length != len(payload):
+        raise EnvelopeError(
+            f"its Arrow message has {body + body_length} bytes, expected {len(payload)}"
+        )
+    batch = _follow(payload, _field(payload, message, _HEADER))
+    actual_nodes = _U32.unpack_from(payload, _follow(payload, _field(payload, batch, _NODES)))[0]
+    if actual_nodes != nodes:
+        raise EnvelopeError(f"it holds {actual_nodes} columns and children, expected {nodes}")
+    actual = _codec(payload, batch)
+    if actual is not compression:
+        raise EnvelopeError(
+            f"its buffers have compression {actual.name.lower()}, "
+            f"expected {compression.name.lower()}"
+        )
+    return 0 if actual is Compression.NONE else _decoded_bytes(payload, batch, body)
 
 
 def _field(view: memoryview, table: int, slot: int) -> int:
@@ -291,3 +300,18 @@ def _codec(payload: memoryview, batch: int) -> Compression:
     if codec not in _CODECS:
         raise EnvelopeError(f"its buffers have the unknown codec {codec}")
     return _CODECS[codec]
+
+
+def _decoded_bytes(payload: memoryview, batch: int, body: int) -> int:
+    """Adds up the claims as ``claims_of_buffers`` does, in half the time, which each compressed
+    record batch waits for."""
+    vector = _follow(payload, _field(payload, batch, _BUFFERS))
+    end = vector + 4 + int(_U32.unpack_from(payload, vector)[0]) * _BUFFER.size
+    if end > len(payload):
+        raise EnvelopeError("its list of buffers is longer than the message")
+    total = 0
+    for offset, length in _BUFFER.iter_unpack(payload[vector + 4 : end]):
+        # Empty buffers have no prefix; -1 marks a buffer that was left uncompressed.
+        if length > 0:
+            total += max(0, _I64.unpack_from(payload, body + offset)[0])
+    return total
