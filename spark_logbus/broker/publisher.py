@@ -16,7 +16,8 @@ from functools import partial
 from typing import Final
 
 from spark_logbus.broker.decided_shares import DecidedWrites, PartitionShare, shares_of
-from spark_logbus.broker.replica.manager import ReplicaManager, require_id
+from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
@@ -109,11 +110,12 @@ class Publisher:
         promise = self.promises.current(anew=anew)
 
         def check(each: PartitionShare) -> None:
-            led = self._replica_manager.leader_of(each.topic_partition)
-            require_id(each.topic_partition.topic, each.topic_id, led)
-            led.log.publishing.check(each, promise.number)
+            self._led(each).log.publishing.check(each, promise.number)
 
         return promise.token, [_attempt(check, each) for each in shares]
+
+    def _led(self, share: PartitionShare) -> LeaderPartition:
+        return self._replica_manager.leader_of(share.topic_partition).of_topic(share.topic_id)
 
     def publish_decided(
         self, shares: Sequence[PartitionShare], *, writer: str
@@ -145,9 +147,7 @@ class Publisher:
         outcomes = dict(zip((each.topic_partition for each in to_publish), done, strict=True))
 
         def require_published(each: PartitionShare) -> None:
-            led = self._replica_manager.leader_of(each.topic_partition)
-            require_id(each.topic_partition.topic, each.topic_id, led)
-            led.log.publishing.require_published(each)
+            self._led(each).log.publishing.require_published(each)
 
         return [
             outcomes[each.topic_partition]
@@ -180,8 +180,7 @@ class Publisher:
         flushes = _Flushes()
 
         def append(each: PartitionShare) -> None:
-            led = self._replica_manager.leader_of(each.topic_partition)
-            require_id(each.topic_partition.topic, each.topic_id, led)
+            led = self._led(each)
             end = led.log.publishing.publish(each, leader_epoch=led.leader_epoch)
             led.log.when_flushed(end, flushes.expect(each.topic_partition))
 

@@ -15,7 +15,7 @@ import msgspec
 from spark_logbus.broker.handlers.chosen_columns import READ_AHEAD, chosen_slices
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.replica.manager import ReplicaManager, require_id
+from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import InvalidRequestError, LogbusError, StorageError
 from spark_logbus.log import LogSlice, PartitionLog
@@ -179,8 +179,7 @@ class FetchHandler:
     ) -> PartitionRead:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
         try:
-            led = self._replica_manager.leader_of(topic_partition)
-            require_id(wanted.topic, wanted.topic_id, led)
+            led = self._replica_manager.leader_of(topic_partition).of_topic(wanted.topic_id)
             log = led.log
             slices: Sequence[LogSlice] = ()
             settled = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.replica.manager import ReplicaManager, require_id
+from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.model import ONE_PIECE, TopicPartition
 from spark_logbus.network import Answer, Response
@@ -45,8 +45,8 @@ class OffsetHandler:
 
     def _offset(self, wanted: ListOffsetsPartition) -> ListOffsetsResult:
         try:
-            led = self._replica_manager.leader_of(TopicPartition(wanted.topic, wanted.partition))
-            require_id(wanted.topic, wanted.topic_id, led)
+            topic_partition = TopicPartition(wanted.topic, wanted.partition)
+            led = self._replica_manager.leader_of(topic_partition).of_topic(wanted.topic_id)
             offset: int | None
             lost: list[tuple[int, int]] = []
             if wanted.at == "earliest":

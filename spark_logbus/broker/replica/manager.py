@@ -54,16 +54,6 @@ def sole_replica(_: TopicPartition, end: int) -> int:
     return end
 
 
-def require_id(topic: str, topic_id: str | None, led: LeaderPartition) -> None:
-    """Raises UnknownTopicError if ``topic_id`` is given and is of another topic of that name than
-    the one that is led here."""
-    if topic_id not in (None, led.log.topic_id):
-        raise UnknownTopicError(
-            f"The topic {topic} that is meant has the id {topic_id}, the one of that name here "
-            f"has the id {led.log.topic_id}."
-        )
-
-
 class _Assigned(NamedTuple):
     """A partition that this broker is to lead, and its state as ZooKeeper has it."""
 

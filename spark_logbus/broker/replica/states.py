@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from spark_logbus.errors import PartitionOfflineError
+from spark_logbus.errors import PartitionOfflineError, UnknownTopicError
 from spark_logbus.log import PartitionLog
 from spark_logbus.model import TopicPartition
 
@@ -61,46 +61,26 @@ class ReplicaEvent(enum.Enum):
 _ABSENT, _LEADING, _REFUSED, _HELD, _REMOVING = ReplicaState
 _LEAD, _REFUSE, _RESIGN, _OVERTAKE, _KEEP, _DELETE, _REMOVE, _RETURN = ReplicaEvent
 
+# Where a log is to be removed, one that is to be kept is of a later topic, and not there yet.
 TRANSITIONS: Final[Mapping[ReplicaState, Mapping[ReplicaEvent, ReplicaState]]] = {
     _ABSENT: {
-        _LEAD: _LEADING,
-        _REFUSE: _REFUSED,
-        _RESIGN: _ABSENT,
-        _KEEP: _HELD,
-        _DELETE: _REMOVING,
+        _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _ABSENT, _KEEP: _HELD, _DELETE: _REMOVING,
     },
     _LEADING: {
-        _LEAD: _LEADING,
-        _REFUSE: _REFUSED,
-        _RESIGN: _HELD,
+        _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _HELD, _KEEP: _HELD, _DELETE: _REMOVING,
         _OVERTAKE: _HELD,
-        _KEEP: _HELD,
-        _DELETE: _REMOVING,
     },
     _REFUSED: {
-        _LEAD: _LEADING,
-        _REFUSE: _REFUSED,
-        _RESIGN: _REFUSED,
-        _KEEP: _HELD,
-        _DELETE: _REMOVING,
+        _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _REFUSED, _KEEP: _HELD, _DELETE: _REMOVING,
     },
     _HELD: {
-        _LEAD: _LEADING,
-        _REFUSE: _REFUSED,
-        _RESIGN: _HELD,
-        _KEEP: _HELD,
-        _DELETE: _REMOVING,
+        _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _HELD, _KEEP: _HELD, _DELETE: _REMOVING,
     },
     _REMOVING: {
-        _LEAD: _LEADING,
-        _REFUSE: _REFUSED,
-        _RESIGN: _REMOVING,
-        _KEEP: _REMOVING,  # what is kept is of a later topic, of which there is no log yet
-        _DELETE: _REMOVING,
-        _REMOVE: _ABSENT,
-        _RETURN: _ABSENT,
+        _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _REMOVING, _KEEP: _REMOVING,
+        _DELETE: _REMOVING, _REMOVE: _ABSENT, _RETURN: _ABSENT,
     },
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +89,16 @@ class LeaderPartition:
 
     log: PartitionLog
     leader_epoch: int
+
+    def of_topic(self, topic_id: str | None) -> LeaderPartition:
+        """Returns it if it is of the topic of that id. Raises UnknownTopicError if it is not."""
+        if topic_id not in (None, self.log.topic_id):
+            topic = self.log.topic_partition.topic
+            raise UnknownTopicError(
+                f"The topic {topic} that is meant has the id {topic_id}, the one of that name here "
+                f"has the id {self.log.topic_id}."
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True)

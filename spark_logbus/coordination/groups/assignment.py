@@ -92,13 +92,13 @@ class _Spread:
 
     def __init__(self, wanting: Mapping[str, list[str]]) -> None:
         self._wanting = wanting
-        self._held: dict[str, dict[str, set[int]]] = {}  # member -> topic -> partitions
+        self._assigned: dict[str, dict[str, set[int]]] = {}  # member -> topic -> partitions
         self._load: dict[str, int] = {
             member: 0 for members in wanting.values() for member in members
         }
 
     def give(self, topic_partition: TopicPartition, member: str) -> None:
-        topics = self._held.setdefault(member, {})
+        topics = self._assigned.setdefault(member, {})
         topics.setdefault(topic_partition.topic, set()).add(topic_partition.partition)
         self._load[member] += 1
 
@@ -112,15 +112,15 @@ class _Spread:
     def _move_one(self) -> bool:
         """Move a partition from the member with the most to one with at least two fewer."""
         poorest = {topic: self.least_loaded(topic) for topic, some in self._wanting.items() if some}
-        for member in sorted(self._held, key=lambda each: (-self._load[each], each)):
-            topics = [topic for topic, numbers in self._held[member].items() if numbers]
+        for member in sorted(self._assigned, key=lambda each: (-self._load[each], each)):
+            topics = [topic for topic, numbers in self._assigned[member].items() if numbers]
             if not topics:
                 continue
             topic = min(topics, key=lambda each: (self._load[poorest[each]], each))
             receiver = poorest[topic]
             if self._load[receiver] + 1 < self._load[member]:
-                number = max(self._held[member][topic])
-                self._held[member][topic].remove(number)
+                number = max(self._assigned[member][topic])
+                self._assigned[member][topic].remove(number)
                 self._load[member] -= 1
                 self.give(TopicPartition(topic, number), receiver)
                 return True
@@ -129,7 +129,7 @@ class _Spread:
     def assigned(self) -> dict[TopicPartition, str]:
         return {
             TopicPartition(topic, number): member
-            for member, topics in self._held.items()
+            for member, topics in self._assigned.items()
             for topic, numbers in topics.items()
             for number in numbers
         }

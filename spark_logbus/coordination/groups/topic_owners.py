@@ -63,7 +63,7 @@ class GroupOwnership:
         self._owners = OwnerNodes(self._nodes, group)
         self._payload = new_owner(session, pid=pid, application=application)
         self._lock = threading.Lock()
-        self._held: set[str] = set()
+        self._owned: set[str] = set()
         self._session_id = 0  # that the nodes were last seen to be of
         session.add_reconnect_hook(self._reconnected)
 
@@ -77,9 +77,9 @@ class GroupOwnership:
         """
         wanted = set(topics)
         with self._lock:
-            if wanted <= self._held and self._session_id == self._session.session_id:
+            if wanted <= self._owned and self._session_id == self._session.session_id:
                 return
-            self._acquire(sorted(wanted | self._held))
+            self._acquire(sorted(wanted | self._owned))
 
     def checks(
         self, partitions: Collection[TopicPartition], *, deadline: Deadline
@@ -138,7 +138,7 @@ class GroupOwnership:
 
         owners = self._nodes.repeat(description, attempt)
         if not owners:
-            self._held.update(topics)
+            self._owned.update(topics)
             self._session_id = session_id
         return owners
 
@@ -150,7 +150,7 @@ class GroupOwnership:
         owner_path = paths.topic_owner(self._group, topic)
         last = owner_payload(fence_path, fence)
         ours = last is not None and last.token == self._payload.token
-        if last is not None and not ours and topic in self._held:
+        if last is not None and not ours and topic in self._owned:
             raise self._lost(topic, last)
         # With our token in the fence nobody else has had the topic since: what stands there is of
         # our own session before this one.
@@ -201,10 +201,10 @@ class GroupOwnership:
     def _restore(self) -> None:
         """A long micro-batch must not leave the group unclaimed until its end."""
         with self._lock:
-            if not self._held:
+            if not self._owned:
                 return
             try:
-                self._acquire(sorted(self._held))
+                self._acquire(sorted(self._owned))
             except ClaimLostError as lost:
                 logger.error("%s", lost.message)  # the next call to ``acquire`` raises it again
             except LogbusError as failure:
