@@ -6,6 +6,7 @@ A change is done when every live broker has heard of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,7 +40,8 @@ from spark_logbus.topic_schemas import SCHEMA_KEYS
 
 if TYPE_CHECKING:
     from spark_logbus.client.admin.cluster_health import ClusterDescription
-    from spark_logbus.client.admin.groups import GroupAdmin, GroupDescription, GroupRewind
+    from spark_logbus.client.admin.groups import GroupDescription, GroupRewind
+    from spark_logbus.client.admin.stored_groups import StoredGroups
     from spark_logbus.client.schemas.admin import SchemaDescription
     from spark_logbus.offsets.give_up import GiveUpPlan
     from spark_logbus.offsets.rewind import Target
@@ -388,12 +390,17 @@ class Admin(OffsetQueries):
         What groups have is in ZooKeeper: at the address that the cluster was found by, else at
         ``LOGBUS_ZOOKEEPER`` or the local default. Raises CoordinationError, as do the others.
         """
-        return self._groups().names()
+        with self._stored_groups() as groups:
+            return groups.names()
 
     def describe_group(self, group: str) -> GroupDescription:
         """Owners, members, committed offsets with their lag, and rewinds. InvalidRequestError for
         a group of which nothing is known."""
-        return self._groups().describe(group)
+        from spark_logbus.client.admin.groups import describe_group
+
+        with self._stored_groups() as groups:
+            stored = groups.read(group)
+        return describe_group(self, stored)
 
     def rewind(
         self,
@@ -414,23 +421,36 @@ class Admin(OffsetQueries):
         consumers that share it with their next commit. Raises InvalidRequestError when there is
         nothing to be set.
         """
-        return self._groups().rewind(group, to, topics=topics, execute=execute, why=why, by=by)
+        from spark_logbus.client.admin.groups import rewind_group
+
+        return rewind_group(
+            self,
+            self._cluster.zookeeper,
+            group,
+            to,
+            topics=topics,
+            execute=execute,
+            why=why,
+            by=by,
+        )
 
     def forget_offsets(self, group: str, topics: Iterable[str]) -> list[str]:
         """Forget what the group has committed for ``topics``, such as deleted ones; those for
         which that was something. InvalidRequestError while anybody reads one for the group."""
-        return self._groups().forget(group, topics)
+        with self._stored_groups() as groups:
+            return groups.forget(group, topics)
 
     def delete_group(self, group: str) -> None:
         """Forget a group's offsets and rewinds. InvalidRequestError while anybody uses it, or if
         there is no such group."""
-        self._groups().delete(group)
+        with self._stored_groups() as groups:
+            groups.delete(group)
 
-    def _groups(self) -> GroupAdmin:
+    def _stored_groups(self) -> AbstractContextManager[StoredGroups]:
         # Imported here: Spark tasks use this class and never talk to ZooKeeper.
-        from spark_logbus.client.admin.groups import GroupAdmin
+        from spark_logbus.client.admin.stored_groups import stored_groups
 
-        return GroupAdmin(self, self._cluster.zookeeper)
+        return stored_groups(self._cluster.zookeeper)
 
     def _wait_for_all_brokers(
         self,

@@ -1,15 +1,12 @@
-"""Consumer groups: what they have stored beside what the brokers hold; described and rewound.
-
-What a group has is in ZooKeeper (see ``stored_groups``), so each call opens a short session there.
-"""
+"""Consumer groups: what they have stored beside what the brokers hold; described and rewound."""
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_logbus.client.admin.stored_groups import stored_groups
+from spark_logbus.client.admin.stored_groups import StoredGroup, stored_groups
 from spark_logbus.clock import SystemClock
 from spark_logbus.coordination.groups.membership import Member
 from spark_logbus.coordination.groups.offsets import CommittedOffset
@@ -68,108 +65,93 @@ class GroupRewind:
     deleted: list[str]
 
 
-class GroupAdmin:
-    """See the methods of ``Admin``, which names those that are for everybody. Thread-safe."""
+def describe_group(logs: LogQueries, stored: StoredGroup) -> GroupDescription:
+    """Describes a group, with what the partitions hold now of which it has offsets."""
+    return GroupDescription(
+        name=stored.name,
+        owners=stored.owners,
+        members=stored.members,
+        positions=_positions(logs, stored.committed, stored.readers),
+        rewinds=stored.rewinds,
+    )
 
-    def __init__(self, logs: LogQueries, zookeeper: str | None) -> None:
-        self._logs = logs
-        self._zookeeper = zookeeper
 
-    def names(self) -> list[str]:
-        with stored_groups(self._zookeeper) as groups:
-            return groups.names()
-
-    def describe(self, group: str) -> GroupDescription:
-        with stored_groups(self._zookeeper) as groups:
-            stored = groups.read(group)
-        return GroupDescription(
-            name=group,
-            owners=stored.owners,
-            members=stored.members,
-            positions=self._positions(stored.committed, stored.readers),
-            rewinds=stored.rewinds,
+def _positions(
+    logs: LogQueries,
+    committed: Mapping[TopicPartition, CommittedOffset],
+    readers: Mapping[TopicPartition, GroupOwner],
+) -> list[GroupPosition]:
+    topics = {topic.name: topic for topic in logs.topics()}
+    states: dict[TopicPartition, str] = {}
+    for each in sorted({*committed, *readers}):
+        entry, topic = committed.get(each), topics.get(each.topic)
+        if topic is None or each.partition not in topic.partitions:
+            states[each] = "topic deleted"
+        elif entry is not None and not entry.is_of(topic.topic_id):
+            states[each] = "topic recreated"
+        else:
+            states[each] = "ok"
+    present = [each for each, state in states.items() if state == "ok"]
+    ends = logs.list_offsets(dict.fromkeys(present, Latest()))
+    lost = _lost(logs, present)
+    return [
+        GroupPosition(
+            topic_partition=each,
+            committed=committed.get(each),
+            high_watermark=ends.get(each),
+            state=_state(state, committed.get(each), lost.get(each, ())),
+            reader=readers.get(each),
+            lost=lost.get(each, ()),
         )
+        for each, state in states.items()
+    ]
 
-    def _positions(
-        self,
-        committed: Mapping[TopicPartition, CommittedOffset],
-        readers: Mapping[TopicPartition, GroupOwner],
-    ) -> list[GroupPosition]:
-        topics = {topic.name: topic for topic in self._logs.topics()}
-        states: dict[TopicPartition, str] = {}
-        for each in sorted({*committed, *readers}):
-            entry, topic = committed.get(each), topics.get(each.topic)
-            if topic is None or each.partition not in topic.partitions:
-                states[each] = "topic deleted"
-            elif entry is not None and not entry.is_of(topic.topic_id):
-                states[each] = "topic recreated"
-            else:
-                states[each] = "ok"
-        present = [each for each, state in states.items() if state == "ok"]
-        ends = self._logs.list_offsets(dict.fromkeys(present, Latest()))
-        lost = self._lost(present)
-        return [
-            GroupPosition(
-                topic_partition=each,
-                committed=committed.get(each),
-                high_watermark=ends.get(each),
-                state=_state(state, committed.get(each), lost.get(each, ())),
-                reader=readers.get(each),
-                lost=lost.get(each, ()),
-            )
-            for each, state in states.items()
-        ]
 
-    def _lost(
-        self, topic_partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, tuple[LostOffsets, ...]]:
-        described = self._logs.describe(sorted({each.topic for each in topic_partitions}))
-        found = {
-            each: described[each.topic].partitions[each.partition].ends
-            for each in topic_partitions
-            if each.topic in described
-        }
-        return {each: span_of(ends).lost for each, ends in found.items() if ends is not None}
+def _lost(
+    logs: LogQueries, topic_partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, tuple[LostOffsets, ...]]:
+    described = logs.describe(sorted({each.topic for each in topic_partitions}))
+    found = {
+        each: described[each.topic].partitions[each.partition].ends
+        for each in topic_partitions
+        if each.topic in described
+    }
+    return {each: span_of(ends).lost for each, ends in found.items() if ends is not None}
 
-    def rewind(
-        self,
-        group: str,
-        to: Target | str,
-        *,
-        topics: Sequence[str] | None = None,
-        execute: bool = False,
-        why: str = "",
-        by: str | None = None,
-    ) -> GroupRewind:
-        check_name("group", group)
-        target = parse_position(to, what="The place to rewind to") if isinstance(to, str) else to
-        with stored_groups(self._zookeeper) as groups:
-            wanted = list(topics or ())
-            if not wanted:
-                wanted = sorted({each.topic for each in groups.require_offsets(group)})
-            snapshot = take_snapshot(self._logs, Topics(tuple(wanted)), missing_ok=not topics)
-            plan = prepare(
-                group,
-                target,
-                admin=self._logs,
-                groups=groups.offsets,
-                snapshot=snapshot,
-                now_us=SystemClock().now_us,
-            )
-            require_rows(plan)
-            recorded = None
-            if execute:
-                recorded = apply(plan, rewinds=groups.rewinds, by=by or _user(), why=why)
-        deleted = sorted(set(wanted) - set(snapshot.topic_ids))
-        return GroupRewind(plan=plan, recorded=recorded, deleted=deleted)
 
-    def forget(self, group: str, topics: Iterable[str]) -> list[str]:
-        with stored_groups(self._zookeeper) as groups:
-            return groups.forget(group, topics)
-
-    def delete(self, group: str) -> None:
-        with stored_groups(self._zookeeper) as groups:
-            groups.delete(group)
+def rewind_group(
+    logs: LogQueries,
+    zookeeper: str | None,
+    group: str,
+    to: Target | str,
+    *,
+    topics: Sequence[str] | None,
+    execute: bool,
+    why: str,
+    by: str | None,
+) -> GroupRewind:
+    """Rewinds a group, or tells what a rewind would do: see ``Admin.rewind``."""
+    check_name("group", group)
+    target = parse_position(to, what="The place to rewind to") if isinstance(to, str) else to
+    with stored_groups(zookeeper) as groups:
+        wanted = list(topics or ())
+        if not wanted:
+            wanted = sorted({each.topic for each in groups.require_offsets(group)})
+        snapshot = take_snapshot(logs, Topics(tuple(wanted)), missing_ok=not topics)
+        plan = prepare(
+            group,
+            target,
+            admin=logs,
+            groups=groups.offsets,
+            snapshot=snapshot,
+            now_us=SystemClock().now_us,
+        )
+        require_rows(plan)
+        recorded = None
+        if execute:
+            recorded = apply(plan, rewinds=groups.rewinds, by=by or _user(), why=why)
+    deleted = sorted(set(wanted) - set(snapshot.topic_ids))
+    return GroupRewind(plan=plan, recorded=recorded, deleted=deleted)
 
 
 def _user() -> str:
