@@ -149,10 +149,9 @@ def decoded(
     if header.base_offset >= end:
         return None
     try:
-        directory = values.verify(header, raw.data, is_cut=raw.is_cut)
-        if header.is_control:
+        arrow_batch = values.stored(header, raw.data, is_cut=raw.is_cut)
+        if arrow_batch is None:
             return None
-        arrow_batch = values.stored(header, raw.data, is_cut=raw.is_cut, directory=directory)
         rows = _rows(header, arrow_batch, start=start, end=end)
         if not rows:
             return None

@@ -11,7 +11,6 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import ColumnChoice
 from spark_logbus.record import RecordBatchHeader, verify_against
 from spark_logbus.record import format as fmt
-from spark_logbus.record.chunks import Directory
 from spark_logbus.record.columns.decoder import decode_columns
 from spark_logbus.record.rows.arrow import decode
 from spark_logbus.record.run import RecordBatchRun, find_run
@@ -56,24 +55,13 @@ class PlainReader:
         """Returns the record batches of a fetch that asked for ``choice``, as ``find_run`` does."""
         return find_run(data)
 
-    def verify(
-        self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool
-    ) -> Directory | None:
-        """Checks that what is there of a record batch was written so, and returns its directory if
-        it has one. Raises CorruptRecordBatchError."""
-        return verify_against(header, data)
-
     def stored(
-        self,
-        header: RecordBatchHeader,
-        data: memoryview,
-        *,
-        is_cut: bool,
-        directory: Directory | None,
-    ) -> pa.RecordBatch:
-        """Returns the records of a verified record batch, with values as they were written. Raises
-        CorruptRecordBatchError."""
-        return decode(header, data)
+        self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool
+    ) -> pa.RecordBatch | None:
+        """Returns the records of a record batch that ``header`` begins, with values as they were
+        written; None for a control record batch. Raises CorruptRecordBatchError."""
+        verify_against(header, data)
+        return None if header.is_control else decode(header, data)
 
     def joined(self, run: RecordBatchRun) -> tuple[int, dict[str, pa.Array]] | None:
         """Returns what ``stored`` does, of all records of as many of the first record batches of
@@ -104,16 +92,13 @@ class KeysOnlyReader(PlainReader):
     """Reads records without the values that only their schema could decode."""
 
     def stored(
-        self,
-        header: RecordBatchHeader,
-        data: memoryview,
-        *,
-        is_cut: bool,
-        directory: Directory | None,
-    ) -> pa.RecordBatch:
-        if header.layout != fmt.LAYOUT_COLUMNS:
-            return super().stored(header, data, is_cut=is_cut, directory=directory)
-        return pa.RecordBatch.from_pydict(decode_columns(header, data, None, directory=directory))
+        self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool
+    ) -> pa.RecordBatch | None:
+        if header.layout != fmt.LAYOUT_COLUMNS or header.is_control:
+            return super().stored(header, data, is_cut=is_cut)
+        directory = verify_against(header, data)
+        columns = decode_columns(header, data, None, directory=directory)
+        return pa.RecordBatch.from_pydict(columns)
 
 
 PLAIN_READER: Final = PlainReader()

@@ -38,7 +38,6 @@ from spark_logbus.model import OffsetRange, OnUndecodable, TopicPartition
 from spark_logbus.protocol import ColumnChoice
 from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
-from spark_logbus.record.chunks import Directory
 from spark_logbus.record.columns.cut_run import find_cut_run
 from spark_logbus.record.columns.decoder import decode_columns, verify_selected
 from spark_logbus.record.columns.join import column_run, joined_columns, verified_columns
@@ -172,30 +171,21 @@ class ValueReader(PlainReader):
         """True if no value is decoded."""
         return self._fields is not None and not self._fields
 
-    def verify(
-        self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool
-    ) -> Directory | None:
-        """Check that what is there of a record batch was written so, and return its directory if
-        it has one. Raises CorruptRecordBatchError."""
-        if is_cut:
-            return verify_selected(header, data, self._selection(header.schema_id))
-        return verify_against(header, data)
-
     def stored(
-        self,
-        header: RecordBatchHeader,
-        data: memoryview,
-        *,
-        is_cut: bool,
-        directory: Directory | None,
-    ) -> pa.RecordBatch:
+        self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool
+    ) -> pa.RecordBatch | None:
         """Returns what ``PlainReader.stored`` does; ``value`` of payload layout 1 is a struct
-        without fields where its schema is not known or not wanted.
-
-        Raises CorruptRecordBatchError, and CoordinationError where a schema has to be looked up.
-        """
+        without fields where its schema is not known or not wanted. Raises CoordinationError where a
+        schema has to be looked up."""
         if header.layout != fmt.LAYOUT_COLUMNS:
-            return super().stored(header, data, is_cut=is_cut, directory=directory)
+            return super().stored(header, data, is_cut=is_cut)
+        directory = (
+            verify_selected(header, data, self._selection(header.schema_id))
+            if is_cut
+            else verify_against(header, data)
+        )
+        if header.is_control:
+            return None
         found = decode_columns(
             header,
             data,
