@@ -197,8 +197,8 @@ class Producer:
         the parent may have held them all."""
         at_exit.discard(self)
         self._forked = True
-        self._topics.refuse(self.require_own_process)
-        self._known_topic = self._topics.known_topic
+        known: dict[str, TopicQueues] = {}  # each topic is to be opened, which is refused
+        self._known_topic = known.get
         self._accumulator.give_up_in_child(self._of_parent())
 
     def _of_parent(self) -> ProcessForkedError:
@@ -277,7 +277,7 @@ class Producer:
     ) -> RecordFuture:
         if topic.__class__ is not str:
             topic = as_topic(topic)
-        topic_queues = self._known_topic(topic) or self._topics.open_topic(topic)
+        topic_queues = self._known_topic(topic) or self._open_topic(topic)
         writer, row, size = topic_queues.writer.prepare(topic, value)
         if key.__class__ is not bytes and key is not None:
             key = as_bytes("key", key)
@@ -350,7 +350,11 @@ class Producer:
 
     def _topic_queues(self, topic: str) -> TopicQueues:
         topic = as_topic(topic)
-        return self._known_topic(topic) or self._topics.open_topic(topic)
+        return self._known_topic(topic) or self._open_topic(topic)
+
+    def _open_topic(self, topic: str) -> TopicQueues:
+        self.require_own_process()
+        return self._topics.open_topic(topic)
 
     def _send_columns(
         self,

@@ -42,22 +42,14 @@ class ProducerTopics:
         self._lock = threading.Lock()
         self._topics: dict[str, TopicQueues] = {}
         self.known_topic = self._topics.get  # the fast path: one dict lookup
-        self._refuse: Callable[[], None] = _no_objection
 
     @property
     def names(self) -> list[str]:
         """Names of the topics that were met."""
         return list(self._topics)
 
-    def refuse(self, refuse: Callable[[], None]) -> None:
-        """Lets every look-up of a topic call ``refuse``, which raises."""
-        self._refuse = refuse
-        self._topics = {}
-        self.known_topic = self._topics.get
-
     def open_topic(self, topic: str) -> TopicQueues:
         """Returns the topic's queues; asks for its metadata, for at most ``max_block_ms``."""
-        self._refuse()
         known = self._look_up(
             f"Looking up topic {topic}", lambda deadline: self._cluster.topic(topic, deadline)
         )
@@ -123,7 +115,3 @@ class ProducerTopics:
     def _grow(self, topic_queues: TopicQueues, partitions: int) -> None:
         with self._lock:
             topic_queues.grow(partitions)
-
-
-def _no_objection() -> None:
-    """Refuses nothing: the check where nobody has given one."""
