@@ -48,7 +48,7 @@ class PartitionData:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingFetch:
     """One request under way to one leader."""
 
     connection: BrokerConnection
@@ -68,7 +68,7 @@ class Fetcher:
         self._cluster = cluster
         self._config = config
         self._failures = failures
-        self._waiting: dict[BrokerAddress, _Waiting] = {}
+        self._waiting: dict[BrokerAddress, _PendingFetch] = {}
         self._lost: dict[TopicPartition, PartitionData] = {}  # not collected yet
         #: Of the partitions that were asked for, as the last answers told them: the offsets that
         #: are there, and what is lost between them.
@@ -136,7 +136,7 @@ class Fetcher:
             return
         now = self._cluster.clock.monotonic()
         deadline = self._cluster.deadline_ms(patience_ms + config.max_wait_ms)
-        self._waiting[leader] = _Waiting(connection, pending, positions, now, deadline)
+        self._waiting[leader] = _PendingFetch(connection, pending, positions, now, deadline)
 
     @property
     def waits(self) -> bool:
@@ -165,7 +165,7 @@ class Fetcher:
                 self._note_silence(leader, waiting)
         return fetched
 
-    def _note_silence(self, leader: BrokerAddress, waiting: _Waiting) -> None:
+    def _note_silence(self, leader: BrokerAddress, waiting: _PendingFetch) -> None:
         """A leader that is stopped or cut off keeps its connections, and says nothing."""
         due = self._silent_from(waiting)
         if waiting.connection.receives or self._cluster.clock.monotonic() < due:
@@ -173,7 +173,7 @@ class Fetcher:
         silent = RequestTimeoutError(f"{leader} has not answered a fetch that was due.")
         self._failures.record_silence(waiting.positions, silent, since=due)
 
-    def _silent_from(self, waiting: _Waiting) -> float:
+    def _silent_from(self, waiting: _PendingFetch) -> float:
         return waiting.sent_at + self._config.max_wait_ms / 1000 + _ANSWER_S
 
     def _wait(self, deadline: Deadline) -> None:
@@ -197,7 +197,7 @@ class Fetcher:
         for descriptor, _ in poll.poll(max(1.0, left_s * 1000)):
             sockets[descriptor].connection.progress(until=sockets[descriptor].pending)
 
-    def _parse_response(self, leader: BrokerAddress, waiting: _Waiting) -> list[PartitionData]:
+    def _parse_response(self, leader: BrokerAddress, waiting: _PendingFetch) -> list[PartitionData]:
         try:
             response = waiting.pending.result(FetchResponse, waiting.deadline)
             results = response.results

@@ -21,7 +21,7 @@ from spark_logbus.client.producer.acknowledgements import (
     RecordFuture,
 )
 from spark_logbus.client.producer.batches import QueuedBatch
-from spark_logbus.client.producer.completion import Appended, NextStep, next_step
+from spark_logbus.client.producer.completion import AppendedBatches, NextStep, next_step
 from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.lockless_appender import (
     APPENDERS_ARE_SAFE,
@@ -390,13 +390,13 @@ class Accumulator:
         self,
         queue: PartitionQueue,
         batches: Sequence[QueuedBatch],
-        outcome: Appended | LogbusError,
+        outcome: AppendedBatches | LogbusError,
         *,
         now: float,
     ) -> NextStep:
         """Settles or requeues what was taken, now that its request is over."""
         sequences = queue.sequences
-        if isinstance(outcome, Appended):
+        if isinstance(outcome, AppendedBatches):
             self._acknowledge(queue, batches, outcome)
             return NextStep.ACKNOWLEDGE
         if queue.failure is not None and isinstance(
@@ -409,7 +409,7 @@ class Accumulator:
         step = next_step(outcome, batches=len(batches), renumbered=renumbered)
         match step:
             case NextStep.ACKNOWLEDGE:
-                self._acknowledge(queue, batches, Appended([None] * len(batches)))
+                self._acknowledge(queue, batches, AppendedBatches([None] * len(batches)))
             case NextStep.RENUMBER:
                 self.requeue(queue, batches, not_before=now, error=outcome)
             case NextStep.RETRY:
@@ -443,7 +443,7 @@ class Accumulator:
             self._end_request(queue)
 
     def _acknowledge(
-        self, queue: PartitionQueue, batches: Sequence[QueuedBatch], appended: Appended
+        self, queue: PartitionQueue, batches: Sequence[QueuedBatch], appended: AppendedBatches
     ) -> None:
         if queue.sequences is not None:
             queue.sequences.acknowledged(batches)

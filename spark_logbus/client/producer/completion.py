@@ -16,7 +16,7 @@ from spark_logbus.protocol import AppendResult
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendedBatches:
     """The broker has the record batches, from these offsets on; None where nobody knows."""
 
     base_offsets: Sequence[int | None]
@@ -55,7 +55,7 @@ def append_outcomes(
     results: Sequence[AppendResult],
     parts: Sequence[tuple[PartitionQueue, Sequence[QueuedBatch]]],
     leader: BrokerAddress,
-) -> list[Appended | LogbusError]:
+) -> list[AppendedBatches | LogbusError]:
     """The outcome for each part of a request. ProtocolError if the response is not to it."""
     got = [(result.topic, result.partition) for result in results]
     asked = [(queue.topic_partition.topic, queue.topic_partition.partition) for queue, _ in parts]
@@ -64,7 +64,7 @@ def append_outcomes(
             f"An append to {len(asked)} partitions was answered for others ({len(got)} results)."
         )
     return [
-        Appended(_base_offsets(result, batches), result.append_time_us)
+        AppendedBatches(_base_offsets(result, batches), result.append_time_us)
         if result.error is None
         else partition_error(result.error, queue.topic_partition, leader)
         for (queue, batches), result in zip(parts, results, strict=True)

@@ -16,7 +16,7 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.batches import QueuedBatch
-from spark_logbus.client.producer.completion import Appended, NextStep, append_outcomes
+from spark_logbus.client.producer.completion import AppendedBatches, NextStep, append_outcomes
 from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
@@ -344,11 +344,11 @@ class Sender:
                 self._complete(lost.parts, [error] * len(lost.parts), now)
 
     def _answered(self, link: Link, done: InFlight, now: float) -> None:
-        outcomes: Sequence[Appended | LogbusError]
+        outcomes: Sequence[AppendedBatches | LogbusError]
         if done.pending.error is not None:
             outcomes = [done.pending.error] * len(done.parts)
         elif not self._acknowledged:
-            outcomes = [Appended([None] * len(batches)) for _, batches in done.parts]
+            outcomes = [AppendedBatches([None] * len(batches)) for _, batches in done.parts]
         else:
             try:
                 results = done.pending.result(AppendResponse, done.deadline).results
@@ -358,7 +358,7 @@ class Sender:
         self._complete(done.parts, outcomes, now)
 
     def _complete(
-        self, parts: Sequence[Part], outcomes: Sequence[Appended | LogbusError], now: float
+        self, parts: Sequence[Part], outcomes: Sequence[AppendedBatches | LogbusError], now: float
     ) -> None:
         for (queue, batches), outcome in zip(parts, outcomes, strict=True):
             step = self._accumulator.complete(queue, batches, outcome, now=now)

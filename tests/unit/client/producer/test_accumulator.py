@@ -15,7 +15,7 @@ from spark_logbus.client.producer.acknowledgements import (
     RecordMetadata,
 )
 from spark_logbus.client.producer.batches import QueuedBatch
-from spark_logbus.client.producer.completion import Appended, NextStep
+from spark_logbus.client.producer.completion import AppendedBatches, NextStep
 from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.partitioner import RoundRobin
@@ -83,7 +83,7 @@ class Bench:
         )
 
     def settle(self, number: int, batches: list[QueuedBatch]) -> None:
-        appended = Appended([None] * len(batches))
+        appended = AppendedBatches([None] * len(batches))
         self.accumulator.complete(self.queues[number], batches, appended, now=0.0)
 
     def requeue(self, number: int, batches: list[QueuedBatch], *, not_before: float = 0.0) -> None:

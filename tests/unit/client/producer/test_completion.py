@@ -6,7 +6,7 @@ import pytest
 
 from spark_logbus.client.producer.batches import QueuedBatch
 from spark_logbus.client.producer.completion import (
-    Appended,
+    AppendedBatches,
     NextStep,
     append_outcomes,
     next_step,
@@ -68,8 +68,8 @@ def test_offsets_follow_the_record_counts_unless_they_are_given() -> None:
     parts = [part(0, 3, 4, 5), part(1, 3, 4)]
     results = [AppendResult("t", 0, 10, 99), AppendResult("t", 1, 2, 99, base_offsets=[2, 70])]
     assert append_outcomes(results, parts, LEADER) == [
-        Appended([10, 13, 17], 99),
-        Appended([2, 70], 99),
+        AppendedBatches([10, 13, 17], 99),
+        AppendedBatches([2, 70], 99),
     ]
 
 
