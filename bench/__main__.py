@@ -28,8 +28,8 @@ BENCHMARKS = {
     "audit": "what counting costs a producer, and an audit",
     "record": "encode, verify and decode one record batch",
     "runs": "a program with raw results, several times with fresh servers",
-    "compare": "raw results of one's own beside those of the documents: whether they agree",
-    "report": "tables and charts of raw results, written into the documents",
+    "compare": "raw results of one's own beside those of the documents",
+    "report": "tables of raw results, and charts of scaling, written into the documents",
     "peers": "the Kafka paper's experiments, against Kafka, RabbitMQ and ActiveMQ",
 }
 

@@ -166,7 +166,8 @@ class Program(Generic[B]):
     def _show(self, name: str, parts: Raw) -> None:
         row = self.rows[name]
         for part, rounds in parts.items():
-            title = f"{part}: {row.title}, {row.unit}, {max(map(len, rounds.values()))} rounds"
+            count = max(map(len, rounds.values()))
+            title = f"{part}: {', '.join(filter(None, (row.title, row.unit)))}; rounds: {count}"
             console.print(title, markup=False, highlight=False)
             console.print(medians_table(rounds, self.comparing))
 
@@ -198,8 +199,9 @@ def medians_table(rounds: Rounds, comparing: Comparing) -> Table:
     others where these are compared."""
     metrics = dict.fromkeys(metric for each in rounds.values() for one in each for metric in one)
     table = Table("", *metrics)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    for column in table.columns:
+        column.overflow = "fold"  # names of metrics are long words
+        column.justify = "left" if column is table.columns[0] else "right"
     for name, each in rounds.items():
         medians = (median(each, metric) for metric in metrics)
         table.add_row(name, *("" if one is None else figure(one) for one in medians))

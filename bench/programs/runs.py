@@ -3,7 +3,7 @@ time; raw results of all go into one file.
 
 What the processes have for their lifetime, such as where their memory lies or what a JVM has
 compiled, is the same for all rounds of one run. Several runs show how far results lie apart when
-somebody else measures them; ``scripts/bench report`` tells it of the rows that have several.
+somebody else measures them; ``scripts/bench report`` shows the median of each.
 """
 
 from __future__ import annotations

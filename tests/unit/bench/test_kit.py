@@ -152,12 +152,12 @@ def test_a_program_keeps_and_shows_its_rows_and_conditions(
     with patch.object(program, "console", Console(width=120)):
         program_of("ab").main()
         shown = capsys.readouterr().out
-        assert "a: row a, s, 2 rounds" in shown
+        assert "a: row a, s; rounds: 2" in shown
         assert "│ 1.00 (0.50-1.50) │ 1.2" in shown
         monkeypatch.setattr(sys, "argv", ["bench trial", "--rows", "b", "--from", str(path)])
         program_of("ab").main()
     again = capsys.readouterr().out
-    assert "b: row b, s, 2 rounds" in again
+    assert "b: row b, s; rounds: 2" in again
     assert "a: row a" not in again
     assert read_raw(path) == {"a": measured(2.0), "b": measured(2.0)}
     told = conditions_of(path)
