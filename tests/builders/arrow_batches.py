@@ -10,8 +10,8 @@ from spark_logbus.record.rows.arrow import TIMESTAMP, encode, payload_schema
 
 QUICK = ClientConfig(
     client_id="test",
-    request_timeout_ms=5_000,
-    retry_deadline_ms=10_000,
+    request_timeout_ms=60_000,
+    retry_deadline_ms=60_000,
     retry_backoff_ms=1,
     retry_backoff_max_ms=5,
 )

@@ -36,6 +36,7 @@ SECONDS = float(os.environ.get("LOGBUS_FUZZ_SECONDS", "600"))
 FIRST = int(os.environ.get("LOGBUS_FUZZ_SEED", random.SystemRandom().randrange(1 << 40)))
 SMOKE_S = 2.0
 HANG_S = 60.0
+FEWEST_INPUTS = 200  # on a machine that does much else
 
 
 class NoZooKeeper:
@@ -117,7 +118,7 @@ class Target:
 def fuzz(attempt: Callable[[random.Random], str], *, seconds: float, first: int) -> Counter[str]:
     outcomes: Counter[str] = Counter()
     seed, end = first, time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end or outcomes.total() < FEWEST_INPUTS:
         started = time.monotonic()
         try:
             outcomes[attempt(random.Random(seed))] += 1

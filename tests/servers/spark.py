@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.servers.cluster import Logbus
+from tests.servers.driver_session import patient
 
 PROJECT = Path(__file__).parents[2]
 
@@ -21,7 +22,7 @@ def spark() -> Iterator[SparkSession]:
     """Two cores; workers find the packages where the tests found them."""
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    session = (
+    session = patient(
         SparkSession.builder.master("local[2]")
         .appName("logbus-tests")
         .config("spark.ui.enabled", "false")

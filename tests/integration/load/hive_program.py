@@ -30,7 +30,7 @@ from spark_logbus.load import (
     run_load,
     run_reprocess,
 )
-from tests.servers.driver_session import driver_builder
+from tests.servers.driver_session import driver_builder, patient
 
 
 def main(*settings: str) -> None:
@@ -39,7 +39,7 @@ def main(*settings: str) -> None:
     builder = driver_builder().config("spark.driver.memory", "768m")
     for setting in settings:
         builder = builder.config(*setting.split("=", 1))
-    spark = builder.enableHiveSupport().getOrCreate()
+    spark = patient(builder.enableHiveSupport().getOrCreate())
     spark.sparkContext.setLogLevel("OFF")
     for line in sys.stdin:
         try:

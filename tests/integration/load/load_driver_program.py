@@ -15,7 +15,7 @@ from spark_logbus.errors import LogbusError
 from spark_logbus.load import LoadConfig, ReprocessConfig, run_load, run_reprocess
 from spark_logbus.load.files.hadoop import HadoopDirectory
 from spark_logbus.load.files.warehouse import Warehouse
-from tests.servers.driver_session import driver_builder
+from tests.servers.driver_session import driver_builder, patient
 
 DONE_BEFORE = 2
 AGAIN = "again and again"
@@ -23,7 +23,7 @@ AGAIN = "again and again"
 
 def main(zookeeper: str, topic: str, warehouse: str, step: str, start: str | None = None) -> None:
     """``start`` says where the window begins that is reprocessed instead of a load."""
-    spark = driver_builder().getOrCreate()
+    spark = patient(driver_builder().getOrCreate())
     config = LoadConfig(topic, warehouse, zookeeper)
     try:
         if step == AGAIN:

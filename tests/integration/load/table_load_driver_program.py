@@ -14,7 +14,7 @@ from spark_logbus.load.config import properties_of
 from spark_logbus.load.jdbc.ledger import Ledger
 from spark_logbus.load.jdbc.staging import StagingTables
 from spark_logbus.load.jdbc.target import TableTarget
-from tests.servers.driver_session import driver_builder
+from tests.servers.driver_session import driver_builder, patient
 from tests.servers.postgresql import add_driver
 
 
@@ -22,7 +22,7 @@ def main(
     zookeeper: str, topic: str, url: str, table: str, step: str, jars: str, start: str | None = None
 ) -> None:
     """``start`` says where the window begins that is reprocessed instead of a load."""
-    spark = driver_builder().getOrCreate()
+    spark = patient(driver_builder().getOrCreate())
     add_driver(spark, [Path(jar) for jar in jars.split(os.pathsep)])
     _arm(step)
     target = JdbcTable(url, table, properties_of(None))

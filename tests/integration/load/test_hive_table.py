@@ -134,6 +134,7 @@ def events(logbus: Logbus, tmp_path: Path) -> Events:
 BY_HOUR = {"period": "hour", "event_time": "at"}
 
 
+@pytest.mark.long
 def test_sql_sees_what_loads_have_published_by_hour(hive: Hive, events: Events) -> None:
     """Partitions and columns are added as they appear, dead letters are not to be seen, and a
     table that was dropped is made anew with all partitions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from spark_logbus.load import (
     run_load,
 )
 from spark_logbus.load.files.hadoop import HadoopDirectory
+from tests.helpers import spanning
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory
 from tests.servers.cluster import Logbus
 
@@ -75,42 +77,36 @@ BY_KIND = LayoutChoice(period=Period.NONE, columns=("kind",))
 UNDIVIDED = LayoutChoice(period=Period.NONE)
 
 
-@pytest.mark.parametrize(
-    ("layout", "directories"),
-    [
-        (BY_DAY, {"date=2013-01-01", "date=2013-02-28"}),
-        pytest.param(
-            LayoutChoice(period=Period.HOUR, event_time="at", columns=("kind",)),
-            {
-                "date=2013-01-01/hour=5/kind=a",
-                "date=2013-01-01/hour=23/kind=a",
-                "date=2013-02-28/hour=0/kind=b%2Fc",
-            },
-            id="hour and column",
-        ),
-        pytest.param(
-            LayoutChoice(period=Period.MONTH, event_time="at", prefix="event_"),
-            {"event_month=2013-01", "event_month=2013-02"},
-            marks=LONG,
-            id="month",
-        ),
-        pytest.param(BY_KIND, {"kind=a", "kind=b%2Fc"}, marks=LONG, id="columns alone"),
-        pytest.param(UNDIVIDED, {"."}, marks=LONG, id="none"),
-        pytest.param(
-            LayoutChoice(event_time="date_add(to_date(at), 1)"),
-            {"date=2013-01-02", "date=2013-01-03", "date=2013-03-01"},
-            marks=LONG,
-            id="an expression",
-        ),
-    ],
-)
-@pytest.mark.parametrize("form", [FileFormat.PARQUET, pytest.param(FileFormat.ORC, marks=LONG)])
+DIRECTORIES: dict[str, tuple[LayoutChoice, set[str]]] = {
+    "day": (BY_DAY, {"date=2013-01-01", "date=2013-02-28"}),
+    "hour and column": (
+        LayoutChoice(period=Period.HOUR, event_time="at", columns=("kind",)),
+        {
+            "date=2013-01-01/hour=5/kind=a",
+            "date=2013-01-01/hour=23/kind=a",
+            "date=2013-02-28/hour=0/kind=b%2Fc",
+        },
+    ),
+    "month": (
+        LayoutChoice(period=Period.MONTH, event_time="at", prefix="event_"),
+        {"event_month=2013-01", "event_month=2013-02"},
+    ),
+    "columns alone": (BY_KIND, {"kind=a", "kind=b%2Fc"}),
+    "none": (UNDIVIDED, {"."}),
+    "an expression": (
+        LayoutChoice(event_time="date_add(to_date(at), 1)"),
+        {"date=2013-01-02", "date=2013-01-03", "date=2013-03-01"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "form"), spanning([*DIRECTORIES], [*FileFormat]))
+@pytest.mark.long
 def test_records_stand_in_the_directories_of_their_event(
-    events: Events, layout: LayoutChoice, directories: set[str], form: FileFormat
+    events: Events, kind: str, form: FileFormat
 ) -> None:
     """The session is at +05:30, and directories go by UTC, but for an expression that does not."""
-    from dataclasses import replace
-
+    layout, directories = DIRECTORIES[kind]
     events.produce("2013-01-01T05:00:00Z", "2013-01-01T23:59:59Z")
     events.produce("2013-02-28T00:00:00Z", kind="b/c", partition=1)
     loaded = events.load(replace(layout, format=form), compression="zstd")

@@ -16,6 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers import wait_until
+from tests.servers.driver_session import patient
 
 ROWS = 30_000
 TASKS = 3
@@ -44,7 +45,7 @@ def main(what: str, master: str, zookeeper: str, directory: str, *topics: str) -
     builder = SparkSession.builder.master(master)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = patient(builder.getOrCreate())
     # 200 bytes a value: each task stages some record batches before its last rows.
     frame = spark.range(0, ROWS, 1, TASKS).selectExpr("lpad(cast(id as string), 200, '0') AS value")
     if what == "attempts":

@@ -9,11 +9,12 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from tests.servers.driver_session import patient
 from tests.servers.spark import MODES
 
 
 def main(zookeeper: str, mode: str, master: str, *copies: str) -> None:
-    spark = (
+    spark = patient(
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m")

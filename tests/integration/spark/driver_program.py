@@ -6,11 +6,12 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from tests.servers.driver_session import patient
 from tests.servers.spark import MODES
 
 
 def main(zookeeper: str, topic: str, directory: str, mode: str, master: str = "local[1]") -> None:
-    spark = (
+    spark = patient(
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m")

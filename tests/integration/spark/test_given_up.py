@@ -22,12 +22,12 @@ from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process, connect, is_led
 from tests.servers.cluster import Logbus
-from tests.servers.spark import MODES, Streams, finish
+from tests.servers.spark import PREFETCHED, TASKS, Streams, finish
 
 GONE_ON = 5_000
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [PREFETCHED, pytest.param(TASKS, marks=pytest.mark.slow)])
 @pytest.mark.long
 def test_a_stream_and_a_load_are_told_of_a_log_that_was_given_up(
     spark: SparkSession, tmp_path: Path, chroot: str, mode: str
@@ -83,7 +83,7 @@ def test_a_stream_and_a_batch_read_are_told_of_a_part_that_was_given_up(
             logbus = Logbus(chroot, cluster)
             logbus.topic(name="t", partitions=1)
             logbus.produce("t", list("abc"), partition=0)
-            streams = Streams(spark, logbus, tmp_path, mode=next(iter(MODES)))
+            streams = Streams(spark, logbus, tmp_path, mode=PREFETCHED)
             assert streams.run(subscribe="t", startingOffsets="earliest") == list("abc")
             broker.stop()
             shutil.copytree(data, tmp_path / "backup")
@@ -102,7 +102,7 @@ def test_a_stream_and_a_batch_read_are_told_of_a_part_that_was_given_up(
             with connect(broker) as wire:
                 wait_until(lambda: is_led(wire, "t"))
             logbus.produce("t", list("xy"), partition=0)
-            streams = Streams(spark, logbus, tmp_path, mode=next(iter(MODES)))
+            streams = Streams(spark, logbus, tmp_path, mode=PREFETCHED)
             failing = streams.start(streams.source(subscribe="t"))
             with pytest.raises(StreamingQueryException, match="t-0: offset 3 was to be read next"):
                 finish(failing)

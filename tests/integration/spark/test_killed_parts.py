@@ -55,7 +55,7 @@ def copy(single: tuple[CopiedTopic, CopyingDrivers]) -> CopiedTopic:
     return copied
 
 
-@pytest.mark.parametrize("point", ["staged", "decided"])
+@pytest.mark.parametrize("point", [pytest.param("staged", marks=pytest.mark.slow), "decided"])
 def test_a_broker_is_killed_in_the_middle_of_a_commit(
     copy: CopiedTopic, drivers: CopyingDrivers, point: str
 ) -> None:

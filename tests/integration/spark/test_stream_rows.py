@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from tests.helpers import spanning
 from tests.servers.cluster import Logbus
-from tests.servers.spark import MODES, Streams, finish, in_both_modes_at_length
+from tests.servers.spark import MODES, Streams, finish
 
 
 def numbered(count: int, start: int = 0) -> list[str]:
@@ -39,7 +39,6 @@ def test_a_stream_has_the_rows_of_a_batch_read(
 
 
 @pytest.mark.long
-@in_both_modes_at_length
 def test_a_stream_with_a_choice_of_columns(
     spark: SparkSession, logbus: Logbus, streams: Streams
 ) -> None:
@@ -57,7 +56,6 @@ def test_a_stream_with_a_choice_of_columns(
 
 
 @pytest.mark.long
-@in_both_modes_at_length
 def test_null_keys_and_null_values(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, [None, "b"], key="k")
