@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from spark_logbus.programs import run_program
+
 ROOT: Final = Path(__file__).parent.parent
 ROOMS: Final = (
     "spark_logbus", "avro_columns", "pyspark_logbus", "jobs", "bench", "scripts", "examples",
@@ -58,9 +60,9 @@ def fragments(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.body[0].lineno, docstring.partition("\n")[0]
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Prints each fragment, and how many there are; returns the exit code."""
-    paths = [Path(each) for each in arguments] or [ROOT / room for room in ROOMS]
+    paths = [Path(each) for each in sys.argv[1:]] or [ROOT / room for room in ROOMS]
     files = sorted(
         file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])
     )
@@ -74,4 +76,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)
