@@ -17,10 +17,10 @@ from spark_logbus.broker.data_directory import (
 )
 from spark_logbus.broker.flushed_ends import FlushedEndNotes
 from spark_logbus.broker.handlers.append import AppendHandler
-from spark_logbus.broker.handlers.connection import HandshakeHandler
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
 from spark_logbus.broker.handlers.handler import Handler
+from spark_logbus.broker.handlers.handshake import HandshakeHandler
 from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics

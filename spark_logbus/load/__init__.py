@@ -20,7 +20,7 @@ from spark_logbus.load.report import Loaded, Reprocessed
 from spark_logbus.load.reprocess import run_reprocess
 from spark_logbus.load.run import run_load
 from spark_logbus.load.schema import IncompatibleColumnsError
-from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.step_timer import StepTimer
 
 #: Earlier name of ``IncompatibleColumnsError``. The registry has another error of this name.
 IncompatibleSchemaError = IncompatibleColumnsError

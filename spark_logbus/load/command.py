@@ -1,4 +1,4 @@
-"""Frame of the jobs that write to a warehouse: options, the session, and sentences."""
+"""Code that the warehouse jobs share: options, the Spark session, printed reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
 from spark_logbus.load.config import ENVIRONMENT, JdbcTable, TargetConfig, properties_of
 from spark_logbus.load.report import LoadReport
-from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.model import OffsetRange
 
 C = TypeVar("C", bound=TargetConfig)

@@ -22,10 +22,10 @@ from spark_logbus.audit.warehouse import (
     since,
 )
 from spark_logbus.client import Cluster
+from spark_logbus.load.audit_windows import tallies_of
 from spark_logbus.load.errors import translated
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.read.reading import options_of
-from spark_logbus.load.windows import tallies_of
 from spark_logbus.model import OffsetRange, TopicPartition
 
 

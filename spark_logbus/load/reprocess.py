@@ -27,7 +27,7 @@ from spark_logbus.load.read.input import LoadInput
 from spark_logbus.load.read.reading import Decoding
 from spark_logbus.load.report import Reprocessed
 from spark_logbus.load.run import announce, commit_and_publish, holder_of, open_target
-from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.zookeeper import Session
 
 

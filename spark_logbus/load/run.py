@@ -19,6 +19,7 @@ from spark_logbus.coordination.groups.offsets import GroupOffsets
 from spark_logbus.coordination.groups.topic_owners import GroupOwnership
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import LogbusError
+from spark_logbus.load.audit_windows import tallies_of
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import JdbcTable, LoadConfig, TargetConfig
 from spark_logbus.load.errors import translated
@@ -29,9 +30,8 @@ from spark_logbus.load.plan.ranges import look_up
 from spark_logbus.load.read.input import LoadInput
 from spark_logbus.load.read.reading import Decoding
 from spark_logbus.load.report import Loaded
-from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.target import Target
-from spark_logbus.load.windows import tallies_of
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 

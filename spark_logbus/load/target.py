@@ -1,4 +1,4 @@
-"""The target of a load: where its records go, and where it stands which of them are in.
+"""Interface of a load's target, which keeps the records and the offsets loaded so far.
 
 A target stages what comes in where nobody sees it, and its commit makes data and offsets visible
 together. What is read again of a window goes the same way, and takes the place of what was there.
@@ -21,7 +21,7 @@ from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.plan.window import ExistingRows, Window
 from spark_logbus.load.read.input import LoadInput
-from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.model import OffsetRange
 
 

@@ -17,8 +17,8 @@ from spark_logbus.log.writer_runs import WriterRuns
 from spark_logbus.model import TopicPartition
 
 HighWatermarkRule = Callable[[TopicPartition, int], int]
-"""The broker's say in how far consumers see: from a partition and the end of what is safe in its
-log here, the high watermark. Called with locks of the log held, so it must not block."""
+"""Rule of the broker that gives the high watermark, from a partition and the end of what is durable
+in its log here. Called with locks of the log held, so it must not block."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,9 @@ class NoResponse(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The request cannot be begun now. Its connection keeps it, begins no other meanwhile, and
-    hands it over again after ``when`` has called what it is given; nothing was done yet."""
+    """A request that cannot be begun yet, of which nothing is done. ``when`` takes a callback and
+    calls it once the request may be tried again; until then the connection keeps it and begins no
+    other."""
 
     when: Callable[[Callable[[], None]], None]
 

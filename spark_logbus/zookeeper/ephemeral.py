@@ -1,7 +1,7 @@
 """Ephemeral nodes: what a process owns in ZooKeeper for as long as its session lives.
 
-A broker's id, a lock, a query's ownership of a topic are ephemeral nodes, and a consumer group's
-members and owned partitions are to be. Each of them follows these rules.
+Brokers' ids, locks, queries' ownership of topics, and a group's members with their partitions are
+ephemeral nodes. Each of them follows these rules.
 
 *Acquire.* The node is read, then created in a transaction that fails if it exists. A create whose
 reply was lost is not repeated: the node is read again first, and is ours if our session owns it.

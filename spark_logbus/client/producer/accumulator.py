@@ -125,8 +125,8 @@ class Accumulator:
             return RecordFuture(batch.acknowledgement, 2 * (number + 1), now_ns)
 
     def has_taken(self, appender: LocklessAppender, end: int) -> bool:
-        """Tells if the record batch has what the owner of an appender that was closed since has put
-        into it, up to that length of its records."""
+        """Tells if the record that ends at ``end`` got into the record batch before its appender
+        was closed."""
         with self._lock:
             return end <= appender.taken
 

@@ -174,8 +174,8 @@ class GroupMembership:
         self._node.release()
 
     def holds(self, limit_s: float) -> bool:
-        """Ask ZooKeeper if the membership is of the present session, as ``on_change`` has told;
-        CoordinationError without an answer within ``limit_s`` seconds."""
+        """Asks ZooKeeper if the member's node is of the present session, for which ``on_change``
+        was called. Raises CoordinationError without an answer within ``limit_s`` seconds."""
         deadline = Deadline.after_ms(self._session.clock, int(limit_s * 1000))
         session_id = self._session.session_id
         self._nodes.sync(deadline=deadline)

@@ -2,8 +2,9 @@
 
 A commit reads the nodes it is about to write and writes on the condition that they are
 unchanged, all in one transaction with a check of the group's rewind epoch. So a commit
-never half-happens, never overwrites what it has not seen, and never slips past a rewind. A query
-adds a check of its ownership (see ``owners``), so that none slips past a successor either.
+never half-happens, never overwrites what it has not seen, and never slips past a rewind. Queries
+and members add a check of their ownership (see ``topic_owners`` and ``partition_owners``), so that
+none slips past a successor either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Owners of a group's topics and partitions as their nodes tell, and the fences of the topics.
 
 The fence of a topic is a node whose version changes with every owner of the topic or of one of its
-partitions. What is written on the condition that the fences are unchanged is of owners that were
-read after them.
+partitions. A transaction that checks the fences proves that owners which were read after them have
+not changed.
 """
 
 from __future__ import annotations

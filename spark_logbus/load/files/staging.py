@@ -28,7 +28,7 @@ from spark_logbus.load.read.input import DecodedRead, LoadInput
 from spark_logbus.load.read.reading import partitioned
 from spark_logbus.load.read.shuffle import most_directories
 from spark_logbus.load.schema import IncompatibleColumnsError, merged
-from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import (
     NONE,
     TALLIED,

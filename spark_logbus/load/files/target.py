@@ -22,7 +22,7 @@ from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.layout import DEFAULT_LAYOUT, Layout, LayoutChoice, settle
 from spark_logbus.load.plan.window import ExistingRows, Window, inside
 from spark_logbus.load.read.input import LoadInput
-from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, ObservedTally, RecordTally, aggregates, tally_from
 from spark_logbus.load.target import PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange

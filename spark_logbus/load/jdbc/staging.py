@@ -1,5 +1,4 @@
-"""Staging tables: what a load brings, where nobody looks for it, and the way from there into its
-tables.
+"""Staging tables, which hold a load's rows until one transaction moves them into its tables.
 
 Spark writes staging tables with many connections, so that they are in no transaction. Their names
 say to which table they belong and are of one load each: the next one finds and drops them. The
@@ -36,7 +35,7 @@ from spark_logbus.load.jdbc.columns import (
 from spark_logbus.load.jdbc.connection import Database, JdbcTransaction
 from spark_logbus.load.plan.window import ExistingRows
 from spark_logbus.load.read.input import DecodedRead
-from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, TALLIED, RecordTally, tally_of
 from spark_logbus.model import OffsetRange
 

@@ -31,7 +31,7 @@ from spark_logbus.load.jdbc.ledger import Ledger
 from spark_logbus.load.jdbc.staging import Part, StagedCommit, StagingTables, tally_of_parts
 from spark_logbus.load.plan.window import ExistingRows, Window, check_all_read, inside
 from spark_logbus.load.read.input import DecodedRead, LoadInput
-from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, tally_of
 from spark_logbus.load.target import PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange

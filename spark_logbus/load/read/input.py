@@ -18,7 +18,7 @@ from spark_logbus.load.tally import NONE, ConditionCount, ObservedTally, RecordT
 
 @dataclass(frozen=True, slots=True)
 class LoadInput:
-    """The records of one load, of which ``read`` counts what passes through."""
+    """Records that one load reads. ``read`` plans it, and counts rows as Spark reads them."""
 
     spark: SparkSession
     config: TargetConfig

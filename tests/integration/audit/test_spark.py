@@ -18,7 +18,7 @@ from spark_logbus.audit.counts import tally_times
 from spark_logbus.audit.warehouse import local_warehouse
 from spark_logbus.client import Producer
 from spark_logbus.load import LoadConfig, run_load
-from spark_logbus.load.windows import tallies_of
+from spark_logbus.load.audit_windows import tallies_of
 from tests.servers.cluster import Logbus
 
 US = pa.timestamp("us", "UTC")

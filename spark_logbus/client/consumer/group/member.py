@@ -160,8 +160,8 @@ class GroupMember:
         self.next_check_at = 0.0
 
     def is_certain(self, timeout_s: float) -> bool:
-        """Wait for ZooKeeper to say that the membership is of the present session still, or again
-        (then nothing is owned)."""
+        """Waits until ZooKeeper confirms that the member's node is of the present session; after a
+        new session nothing is owned."""
         if self._lease.current() or self.evicted:
             return True
         decided = threading.Event()

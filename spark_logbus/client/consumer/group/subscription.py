@@ -65,9 +65,9 @@ class Subscription:
         return self.member.needs_rebalance
 
     def rebalance(self, deadline: Deadline) -> bool:
-        """Gives up what others are to read and claims what this consumer is to, as far as that can
-        be done now; False if it is not certain by ``deadline`` what it owns. Raises GroupHeldError,
-        and what the callbacks raise."""
+        """Releases partitions that are assigned to others, and claims those assigned here, as far
+        as that can be done now; False if the membership is not confirmed by ``deadline``. Raises
+        GroupHeldError, and what the callbacks raise."""
         member = self.member
         if not member.needs_rebalance:
             return True

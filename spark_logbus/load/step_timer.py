@@ -1,4 +1,4 @@
-"""The steps of a load as they pass: told to who watches, and timed for the report."""
+"""Timer of a load's steps, which reports each one as it begins."""
 
 from __future__ import annotations
 
