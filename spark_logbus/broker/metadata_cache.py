@@ -147,6 +147,8 @@ class MetadataCache:
                     self._read_at, self._anew = now, False
             except LogbusError as error:
                 logger.warning("The leaders could not be read from ZooKeeper: %s", error)
+            except Exception:  # looked for again as after any failure
+                logger.exception("The leaders could not be read from ZooKeeper.")
             self._tries = 0 if self._is_complete() else self._tries + 1
         return _INCOMPLETE.pause_s(self._tries) if self._tries else _REFRESH_S
 

@@ -34,5 +34,6 @@ def claimed_bytes(run: RecordBatchRun) -> int:
 def _claimed_columns(header: RecordBatchHeader, record_batch: memoryview) -> int:
     directory = read_directory(record_batch, header.size)
     room = fmt.CHUNKS_AT + len(directory) * fmt.CHUNK.size
-    buffers = read_message(record_batch[room : directory.body_start]).buffers
-    return claims_of_buffers(record_batch, buffers[:, 0] + directory.body_start, buffers[:, 1])
+    buffers = read_message(record_batch[room : directory.body_start]).buffers.tolist()
+    body = directory.body_start
+    return claims_of_buffers(record_batch, ((body + place, size) for place, size in buffers))

@@ -113,6 +113,7 @@ class OwnerNodes:
         self, topics: Iterable[str] | None = None, *, deadline: Deadline | None = None
     ) -> dict[str, OwnerPayload]:
         """Returns the queries and loads that own ``topics``, or (None) any, by topic."""
+        deadline = deadline or self._nodes.session.deadline()
         if topics is None:
             parent = paths.owners(self._group)
             topics = own_names(self._nodes, parent, "topic", deadline=deadline)
@@ -131,6 +132,7 @@ class OwnerNodes:
         deadline: Deadline | None = None,
     ) -> dict[TopicPartition, OwnerPayload]:
         """Returns the consumers that own partitions of ``topics``, or (None) of any."""
+        deadline = deadline or self._nodes.session.deadline()
         if topics is None:
             parent = paths.owners(self._group)
             topics = own_names(self._nodes, parent, "topic", deadline=deadline)

@@ -260,10 +260,10 @@ class StagedFile(FlushedFile):
                     headers, begin = [], position
                 headers.append(header)
                 stop = position + header.size
+            if stop < end:  # before the last run is out: it could be all that is published
+                raise OSError(errno.EIO, "The file ends early", str(self.path))
             if headers:
                 yield StagedBatches(producer_id, self.file, begin, headers)
-            if stop < end:
-                raise OSError(errno.EIO, "The file ends early", str(self.path))
 
     def drop(self, producer_id: int, condition: Callable[[], bool] = lambda: True) -> None:
         """Forget what an attempt has staged, if the ``condition`` holds."""

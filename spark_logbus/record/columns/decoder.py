@@ -198,8 +198,8 @@ def _check_claims(
     claimed = 0
     for number in chosen:
         shift = starts[number] - (directory.bounds[number] - directory.body_start)
-        buffers = numbers.buffers[_slice(layout.columns[number].buffers)]
-        claimed += claims_of_buffers(view, buffers[:, 0] + shift, buffers[:, 1])
+        buffers = numbers.buffers[_slice(layout.columns[number].buffers)].tolist()
+        claimed += claims_of_buffers(view, [(place + shift, size) for place, size in buffers])
     if claimed > max_decoded_bytes:
         raise EnvelopeError(
             f"it claims to take {claimed} bytes when decoded, the limit is {max_decoded_bytes}"

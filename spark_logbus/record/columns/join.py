@@ -222,7 +222,8 @@ class _Stream:
             places = self._layout.columns[number].buffers
             buffers = self._buffers[:, places.start : places.stop]
             at = edges[:, [self._columns.came.index(number)]] - self._bounds[:, [number]]
-            claimed += claims_of_buffers(data, buffers[:, :, 0] + at, buffers[:, :, 1])
+            places, sizes = (buffers[:, :, 0] + at).ravel(), buffers[:, :, 1].ravel()
+            claimed += claims_of_buffers(data, zip(places.tolist(), sizes.tolist(), strict=True))
         return claimed
 
     def read(self) -> dict[int, pa.Array]:

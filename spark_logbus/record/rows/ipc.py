@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import operator
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -220,15 +221,15 @@ def check_envelope(payload: memoryview, *, compression: Compression, nodes: int)
         raise EnvelopeError(f"its Arrow metadata points outside the message: {error}") from error
 
 
-def claims_of_buffers(data: memoryview, places: Int64s, sizes: Int64s) -> int:
-    """Bytes that compressed buffers, at those places of ``data``, claim to take when decoded.
+def claims_of_buffers(data: memoryview, buffers: Iterable[tuple[int, int]]) -> int:
+    """Bytes that compressed ``buffers``, places in ``data`` and sizes, claim to take when decoded.
 
     Each begins with that number, where -1 marks one that was left uncompressed; an empty one has
     none. Raises EnvelopeError.
     """
     claimed, last = 0, len(data) - _WORD
     # One by one: they are few, and numpy takes as long for ten as Python for a hundred.
-    for place, size in zip(places.ravel().tolist(), sizes.ravel().tolist(), strict=True):
+    for place, size in buffers:
         if size <= 0:
             continue
         if size < _WORD:

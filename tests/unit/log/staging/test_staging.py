@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -551,3 +552,16 @@ def test_a_mark_is_of_a_writer_and_no_leader_epoch() -> None:
     assert writer_mark("") is None
     assert len(set(marks)) == 2_000
     assert all(mark is not None and -(1 << 31) <= mark < 0 for mark in marks)
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.25, None], ids=["half", "a quarter", "a page"])
+def test_a_staged_file_that_ends_early_shows_nothing(tmp_path: Path, kept: float | None) -> None:
+    config = LogConfig(segment_bytes=1 << 20, index_interval_bytes=256)
+    log = Broker(tmp_path / "data", config=config).log()
+    stage(log, attempt(1), *[30] * 60)
+    [staged] = log.staging._files.values()
+    os.truncate(staged.path, 4096 if kept is None else int(staged.size_bytes * kept))
+    with pytest.raises(StorageError):
+        publish(log, share(1800, 1))
+    log.flush()
+    assert log.ends().log_end_offset == log.ends().high_watermark == 0
