@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,9 +19,6 @@ from spark_logbus.offsets.snapshot import Snapshot, Span, take_snapshot
 from spark_logbus.record.rows.plain import scalar
 from spark_logbus.selection import Topics
 from spark_logbus.topic_schemas import VALUE_ENCODING
-
-if TYPE_CHECKING:
-    pass
 
 _TIMESTAMP: Final = "timestamp"
 # Of one look at a partition: few enough that their times stay in the processor's cache.

@@ -33,6 +33,8 @@ _COLUMNS: Final = pa.schema(
     {"partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
 )
 
+_SUFFIXES: Final = (".parquet", ".orc")
+
 OffsetSpan = tuple[int, int]
 """``[start, end)``."""
 
@@ -106,12 +108,19 @@ def rows_of(path: Path) -> pa.Table:
     """Reads partition, offset and timestamp of all records in a topic's directory of a warehouse.
 
     A layout may divide by partition or offset, which then stand in the names of directories alone.
+    Raises InvalidRequestError for files that no load has written.
     """
     # Imported here: most audits are of no warehouse.
     from pyarrow import dataset
 
     files = _files(path)
-    return pa.concat_tables(
+    for file in files:
+        if file.suffix not in _SUFFIXES:
+            raise InvalidRequestError(
+                f"{file} is none of a load's files, whose names end with {' or '.join(_SUFFIXES)}; "
+                "move it away."
+            )
+    rows = pa.concat_tables(
         dataset.dataset(
             [str(file) for file in files if file.suffix == suffix],
             schema=_COLUMNS,
@@ -119,8 +128,15 @@ def rows_of(path: Path) -> pa.Table:
             partitioning=dataset.HivePartitioning(_COLUMNS),
             partition_base_dir=str(path),
         ).to_table()
-        for suffix in (".parquet", ".orc")
+        for suffix in _SUFFIXES
     )
+    for name in _COLUMNS.names:
+        if rows.column(name).null_count:
+            raise InvalidRequestError(
+                f"{path} has rows without {name!r}: one of its files is none of a load's; move it "
+                "away."
+            )
+    return rows
 
 
 def _files(path: Path) -> list[Path]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A broker that takes longer is stopped or far away; tasks have more retry_policy with it.
+# A broker that takes longer is stopped or far away; tasks wait longer for it.
 _PATIENCE_S: Final = 2.0
 # What a row takes in the JVM beside its bytes: it is copied there into objects, serialised and read
 # again, which is 2 to 3 µs for each, as much as for some hundred bytes.

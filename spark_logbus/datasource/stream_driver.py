@@ -163,9 +163,12 @@ class StreamDriver:
                 snapshot = self._seen.capped(self._target)
         if group is not None and view.rewound is None:
             self._commits.begin(partial(group.commit, last.to, topic_ids=last.topic_ids, mark=mark))
-        end = self._next_end(last, snapshot, view, limits, waits=not joins)
-        if end is None:
-            self._commits.settle()
+        end = None
+        try:
+            end = self._next_end(last, snapshot, view, limits, waits=not joins)
+        finally:
+            if end is None:  # also when the query fails: what it has processed is committed
+                self._commits.settle()
         return last if joins and end is None else end
 
     def _next_end(

@@ -171,6 +171,7 @@ class ValueReader(PlainReader):
         """True if no value is decoded."""
         return self._fields is not None and not self._fields
 
+    @logbus_errors
     def stored(
         self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool
     ) -> pa.RecordBatch | None:
@@ -198,6 +199,7 @@ class ValueReader(PlainReader):
             found["value"] = struct_of([], [], header.record_count, None)
         return _arrow_batch(found)
 
+    @logbus_errors
     def joined(self, run: RecordBatchRun) -> tuple[int, dict[str, pa.Array]] | None:
         """Returns what ``PlainReader.joined`` does. Raises CoordinationError where a schema has to
         be looked up."""
@@ -218,6 +220,7 @@ class ValueReader(PlainReader):
             found["value"] = struct_of([], [], int(run.part(0, count).record_counts.sum()), None)
         return count, found
 
+    @logbus_errors
     def as_read(
         self,
         topic_partition: TopicPartition,
@@ -265,6 +268,7 @@ class ValueReader(PlainReader):
         stay = pa.array(np.delete(np.arange(len(rows)), left_out))
         return _arrow_batch({name: column.take(stay) for name, column in read.items()})
 
+    @logbus_errors
     def as_read_together(
         self, run: RecordBatchRun, columns: Mapping[str, pa.Array]
     ) -> Mapping[str, pa.Array] | None:

@@ -270,6 +270,10 @@ class Accumulator:
         self._reserved_bytes += room
         target = queue.topic_partition
         key = (target.topic, target.partition) if named else target.topic
+        # A record batch that was moved to the partition whose turn it was has passed the turn on,
+        # while records without a partition still find the appender of that one.
+        if (before := self._with_appender.get(key)) is not None:
+            self._close_appender(before)
         self._with_appender[key] = batch
         batch.appender = self.appenders[key] = LocklessAppender(
             batch.acknowledgement, key, owner=get_ident(), room=room, number=number

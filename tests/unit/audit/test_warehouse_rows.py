@@ -11,6 +11,7 @@ import pytest
 from pyarrow import orc
 
 from spark_logbus.audit.warehouse import rows_of
+from spark_logbus.errors import InvalidRequestError
 
 AT = datetime(2026, 1, 31, tzinfo=UTC)
 ROWS = [{"partition": p, "offset": o, "timestamp": AT} for p, o in ((0, 7), (0, 8), (1, 7))]
@@ -37,3 +38,12 @@ def test_rows_are_whole_however_directories_are_named(
         write(table, place / f"part-{number}.{form}")
     found = rows_of(tmp_path).to_pylist()
     assert sorted(found, key=lambda row: (row["partition"], row["offset"])) == ROWS
+
+
+def test_files_that_no_load_has_written_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"partition": pa.array([0], pa.int32())}), tmp_path / "part-0.parquet")
+    with pytest.raises(InvalidRequestError, match="rows without 'offset'"):
+        rows_of(tmp_path)
+    (tmp_path / "part-1.csv").write_text("0,1")
+    with pytest.raises(InvalidRequestError, match=r"part-1\.csv is none of a load's files"):
+        rows_of(tmp_path)

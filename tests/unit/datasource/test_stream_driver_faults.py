@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from spark_logbus.datasource.planning import splitter
 from spark_logbus.errors import (
     BrokerUnavailableError,
+    CoordinationError,
     DataLossError,
     UnknownTopicError,
     UnsupportedVersionError,
 )
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets.trigger_limits import TriggerLimits, limited_ends
-from tests.unit.datasource.world import T0, Query, World, two_partitions
+from tests.unit.datasource.world import T0, T1, Query, World, two_partitions
 
 
 def test_passing_faults_do_not_end_the_query() -> None:
@@ -96,3 +99,27 @@ def test_a_replayed_micro_batch_of_a_recreated_topic() -> None:
 def test_a_checkpoint_of_a_newer_release() -> None:
     with pytest.raises(UnsupportedVersionError):
         Query(World(two_partitions(1))).latest({"version": 3})
+
+
+class BusyWorld(World):
+    """A world whose group cannot be reached by its next ``misses`` commits."""
+
+    misses = 0
+
+    def commit(self, *given: Any, **named: Any) -> bool:
+        if self.misses:
+            self.misses -= 1
+            raise CoordinationError("away for a moment")
+        return super().commit(*given, **named)
+
+
+def test_a_query_that_loses_records_has_committed_what_it_has_processed() -> None:
+    world = BusyWorld(two_partitions(5, 5))
+    query = Query(world, startingOffsets="earliest", group="g")
+    end = query.latest(query.driver.initial())
+    query.read({}, end)
+    world.topics = {"t": ("id", [(9, 12), (9, 12)])}
+    world.misses = 1
+    with pytest.raises(DataLossError):
+        query.latest(end)
+    assert world.commits[-1] == {T0: 5, T1: 5}

@@ -377,3 +377,18 @@ def test_a_closed_accumulator_takes_nothing() -> None:
         bench.add(0)
     with pytest.raises(ProducerClosedError):
         bench.add_encoded(0, record_batch([b"x"]))
+
+
+def test_an_appender_gives_way_to_that_of_the_partition_whose_turn_it_is() -> None:
+    bench = Bench(batch_limit=1_000, partitions=3)
+    append = bench.accumulator.append_value
+    bench.add(None)
+    bench.accumulator.begin_flush()  # the turn passes on to the next partition
+    bench.add(None)
+    assert append(bench.topic_queues, None, b"there") is not None
+    bench.accumulator.exclude([bench.queues[0]])  # what was flushed moves, and passes the turn on
+    bench.add(None)
+    assert append(bench.topic_queues, None, b"here") is not None
+    bench.accumulator.begin_flush()
+    taken = [[batch.record_count for batch in bench.take(number)] for number in (1, 2)]
+    assert taken == [[1, 2], [2]]
