@@ -45,13 +45,18 @@ class Bench:
     """An accumulator whose clock starts at 0, and the queues of one topic."""
 
     def __init__(
-        self, *, batch_limit: int = 100, partitions: int = 2, max_block_ms: int = 0
+        self,
+        *,
+        batch_limit: int = 100,
+        partitions: int = 2,
+        max_block_ms: int = 0,
+        buffer_bytes: int = 1_000,
     ) -> None:
         self.clock = ManualClock()
         self.clock.seconds = 0.0
         self.woken = threading.Event()
         self.accumulator = Accumulator(
-            replace(CONFIG, max_block_ms=max_block_ms),
+            replace(CONFIG, max_block_ms=max_block_ms, buffer_bytes=buffer_bytes),
             clock=self.clock,
             wake=self.woken.set,
             backoff=Backoff(first_ms=1_000, max_ms=1_000, jitter=no_jitter),
@@ -380,7 +385,7 @@ def test_a_closed_accumulator_takes_nothing() -> None:
 
 
 def test_an_appender_gives_way_to_that_of_the_partition_whose_turn_it_is() -> None:
-    bench = Bench(batch_limit=1_000, partitions=3)
+    bench = Bench(batch_limit=1 << 20, partitions=3, buffer_bytes=1 << 20)
     append = bench.accumulator.append_value
     bench.add(None)
     bench.accumulator.begin_flush()  # the turn passes on to the next partition
