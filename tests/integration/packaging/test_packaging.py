@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[3]
 PATH_FILE = "logbus_pyspark.pth"
 LETTERS = "abcdefghijklmnopqrst"
 PARTS = (
-    "pyproject.toml", "LICENSE", "README.md", "spark_logbus", "pyspark_logbus", "jobs", "conf",
+    "pyproject.toml", "LICENSE", "README.md", "spark_logbus", "avro_columns",
+    "pyspark_logbus", "jobs", "conf",
     "packaging",
 )  # fmt: skip
 
@@ -122,7 +123,7 @@ def package_files(folder: Path) -> set[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("package", ["spark_logbus", "pyspark_logbus"])
+@pytest.mark.parametrize("package", ["spark_logbus", "avro_columns", "pyspark_logbus"])
 def test_all_files_of_the_packages_are_installed(installed: Path, package: str) -> None:
     [target] = installed.glob(f"lib/python*/site-packages/{package}")
     assert package_files(target) == package_files(ROOT / package)
@@ -132,7 +133,9 @@ def test_all_files_of_the_packages_are_installed(installed: Path, package: str) 
 def test_nothing_else_is_importable(installed: Path) -> None:
     [site] = installed.glob("lib/python*/site-packages")
     names = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
-    assert names - {"__pycache__"} == {"spark_logbus", "pyspark_logbus", PATH_FILE}
+    assert names - {"__pycache__"} == {
+        "spark_logbus", "avro_columns", "pyspark_logbus", PATH_FILE,
+    }  # fmt: skip
 
 
 @pytest.mark.long
