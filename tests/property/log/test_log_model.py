@@ -436,7 +436,9 @@ class LogModel(RuleBasedStateMachine):
             return  # its own offset may be what is broken
         assert batches[0][0].base_offset <= offset < batches[0][0].next_offset
         assert found.length <= max_bytes or len(batches) == 1
-        assert batches[-1][0].next_offset <= ends.high_watermark
+        # An index entry behind a damaged header spares the look-up that header; readers find it.
+        if not self.is_broken(offset, ends.high_watermark):
+            assert batches[-1][0].next_offset <= ends.high_watermark
         assert end is None or batches[-1][0].base_offset < end
 
     @rule(age=st.integers(-3600, 7200), odd=st.none() | st.sampled_from(ODD_TIMES))
