@@ -439,7 +439,7 @@ class LogModel(RuleBasedStateMachine):
         # An index entry behind a damaged header spares the look-up that header; readers find it.
         if not self.is_broken(offset, ends.high_watermark):
             assert batches[-1][0].next_offset <= ends.high_watermark
-        assert end is None or batches[-1][0].base_offset < end
+            assert end is None or batches[-1][0].base_offset < end
 
     @rule(age=st.integers(-3600, 7200), odd=st.none() | st.sampled_from(ODD_TIMES))
     def find_a_time(self, age: int, odd: int | None) -> None:
