@@ -1,4 +1,4 @@
-"""What servers are made of: brought once, and kept in the user's cache directory."""
+"""Artifacts of servers: brought once, and kept in the user's cache directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How servers start: ports on the loopback interface, and a wait until one is open."""
+"""Start of servers: ports on the loopback interface, and a wait until one is open."""
 
 from __future__ import annotations
 

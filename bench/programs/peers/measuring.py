@@ -51,7 +51,7 @@ class Bench:
     """Servers and sizes that all experiments share."""
 
     servers: Mapping[str, Server]
-    """Those that are at hand, by name."""
+    """Systems that are at hand, by name."""
     rounds: int
     records: int
     value_bytes: int

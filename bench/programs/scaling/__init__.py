@@ -1,1 +1,1 @@
-"""How costs grow with partitions, readers, the size of a log and the number of brokers."""
+"""Growth of costs with partitions, readers, the size of a log and the number of brokers."""

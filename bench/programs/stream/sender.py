@@ -69,9 +69,9 @@ class Sent:
     records: int
     seconds: float
     late_ms: float
-    """What 99 of 100 batches of records were behind their schedule at most."""
+    """Delay behind the schedule that 99 of 100 batches of records stay within."""
     cpu_percent: float
-    """Of one processor, by the sender and its client."""
+    """Share of one processor taken by the sender and its client."""
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class Bench:
     topics: Topics
     flights: Flights
     directory: Path
-    """Where measures write files of their own."""
+    """Directory in which measures write files of their own."""
     ceiling: Path
     """The file of ready-made arrow batches."""
     rounds: int
