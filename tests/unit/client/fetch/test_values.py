@@ -13,12 +13,13 @@ from avro_columns.confluent import with_confluent_id
 from avro_columns.encode.encoder import Encoder
 from avro_columns.values.rows import columns_of
 from spark_logbus.client.fetch import values as values_module
-from spark_logbus.client.fetch.batches import received_run
+from spark_logbus.client.fetch.batches import decoded, encoded_batch, received_run
 from spark_logbus.client.fetch.columns import take_columns
 from spark_logbus.client.fetch.values import ValueReader
-from spark_logbus.client.schemas.topic import ValueSchemas
-from spark_logbus.errors import UndecodableRecordError
-from spark_logbus.model import OffsetRange, OnUndecodable
+from spark_logbus.client.producer.values import ValueWriter
+from spark_logbus.client.schemas.topic import ValueSchemas, WriterSchema
+from spark_logbus.errors import SchemaMismatchError, UndecodableRecordError
+from spark_logbus.model import Compression, OffsetRange, OnUndecodable
 from spark_logbus.record import parse_header, stamp
 from spark_logbus.record.format import NO_END
 from spark_logbus.record.rows.arrow import TIMESTAMP, encode
@@ -428,3 +429,23 @@ def test_values_that_are_no_records_need_not_be_read(encoding: Encoding) -> None
 def test_framed_datums_are_those_that_producers_make() -> None:
     made = with_confluent_id(pa.array([datum(1, 1)], pa.binary()), 1)
     assert made.to_pylist() == [framed(1, datum(1, 1))]
+
+
+def test_a_schema_that_is_registered_between_two_looks_is_no_error_of_another_library() -> None:
+    """Finds no schema when the columns are read, and the schema when they are resolved."""
+    fields = [{"name": "a", "type": "int"}]
+    older = json.dumps({"type": "record", "name": "R", "fields": fields})
+    wider = [*fields, {"name": "b", "type": "int", "default": 1}]
+    newer = json.dumps({"type": "record", "name": "R", "fields": wider})
+    writer = ValueWriter(WriterSchema(Encoding.COLUMNS, 2, newer))
+    rows = pa.RecordBatch.from_pydict(
+        {"a": pa.array([1], pa.int32()), "b": pa.array([2], pa.int32())}
+    )
+    data = writer.encode(writer.records(rows, now_us=5), Compression.NONE)
+    answers = [None, newer]
+    schemas = ValueSchemas("t", Encoding.COLUMNS, older, {1: older})
+    reader = ValueReader(schemas, find_writer=lambda _: answers.pop(0))
+    run = received_run(T0, memoryview(bytes(data)), position=0)
+    assert run is not None
+    with pytest.raises(SchemaMismatchError):
+        decoded(T0, encoded_batch(run, 0), start=0, end=10, values=reader)
