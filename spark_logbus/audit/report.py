@@ -56,7 +56,7 @@ class CounterReport(TypedDict):
 
     reported_at: int
     complete_through: int
-    """What was published by then is in this report or an earlier one. It lies behind
+    """Time by which all that was published is in this report or an earlier one. It lies behind
     ``reported_at`` while records are under way whose fate is not known."""
 
     interval_us: int

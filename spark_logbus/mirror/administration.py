@@ -1,4 +1,4 @@
-"""What operators do beside a mirror's rounds: forget a topic, carry a group's position over."""
+"""Tasks of operators beside a mirror's rounds: forget a topic, carry a group's position over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mirror counts for the audit, and its copy as a place of the audit.
+"""Counts of a mirror for the audit, and its copy as a place of the audit.
 
 The counts of a round are reports in the round's own write: staged in the audit topic of the target
 beside the records, and decided with them. Whenever a mirror is killed, a count is there if the

@@ -1,4 +1,4 @@
-"""What a round is to copy, and the numbers of its writes. Pure.
+"""Plan of what a round copies, and the numbers of its writes. Pure.
 
 A round's decision stands in the atomic writer's state with the number of its write alone. The plan
 stands in the mirror's. Should the two not belong together, as when one was restored from a backup,

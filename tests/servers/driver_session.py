@@ -1,4 +1,4 @@
-"""What Spark sessions of tests and of their programs share."""
+"""Settings that Spark sessions of tests and of their programs share."""
 
 from __future__ import annotations
 

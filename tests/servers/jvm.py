@@ -1,4 +1,4 @@
-"""How the tests' JVMs start: quickly, as most of them live for seconds.
+"""Start of the tests' JVMs: quick, as most of them live for seconds.
 
 They compile no further than the first tier, collect garbage with one thread, and find Spark's
 classes in an archive, parsed and verified: that saves half of the processor time of a start. The

@@ -184,9 +184,9 @@ class FlushedFile(ABC):
 
 
 def _call_back(callbacks: list[OnFlushed], error: LogbusError | None) -> None:
-    """Call all; one that raises does not keep the others waiting."""
+    """Calls all, each with an error of its own; one that raises does not keep others waiting."""
     for callback in callbacks:
         try:
-            callback(error)
+            callback(None if error is None else error.again())
         except Exception:
             logger.exception("A callback for a flushed append failed.")

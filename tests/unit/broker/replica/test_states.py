@@ -1,4 +1,4 @@
-"""What each event makes of a partition in each state."""
+"""State that follows from each event in each state of a partition."""
 
 from __future__ import annotations
 
