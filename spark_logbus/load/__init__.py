@@ -2,7 +2,7 @@
 
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.completeness import SparkCounts
-from spark_logbus.load.config import JdbcTable, LoadConfig, ReprocessConfig
+from spark_logbus.load.config import LoadConfig, ReprocessConfig
 from spark_logbus.load.errors import SupersededError, WarehouseError
 from spark_logbus.load.files.hadoop import UnsuitableFilesystemError
 from spark_logbus.load.files.hive import HiveTableError, MetastoreError
@@ -21,6 +21,7 @@ from spark_logbus.load.reprocess import run_reprocess
 from spark_logbus.load.run import run_load
 from spark_logbus.load.schema import IncompatibleColumnsError
 from spark_logbus.load.step_timer import StepTimer
+from spark_logbus.load.tables import DeltaTable, IcebergTable, JdbcTable
 
 #: Earlier name of ``IncompatibleColumnsError``. The registry has another error of this name.
 IncompatibleSchemaError = IncompatibleColumnsError
@@ -29,8 +30,10 @@ Steps = StepTimer
 
 __all__ = [
     "Commit",
+    "DeltaTable",
     "FileFormat",
     "HiveTableError",
+    "IcebergTable",
     "IncompatibleColumnsError",
     "IncompatibleSchemaError",
     "JdbcTable",

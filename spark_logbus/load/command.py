@@ -17,9 +17,10 @@ from rich.table import Table
 
 from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
-from spark_logbus.load.config import ENVIRONMENT, JdbcTable, TargetConfig, properties_of
+from spark_logbus.load.config import TargetConfig, properties_of
 from spark_logbus.load.report import LoadReport
 from spark_logbus.load.step_timer import StepTimer
+from spark_logbus.load.tables import ENVIRONMENT, JdbcTable
 from spark_logbus.model import OffsetRange
 
 C = TypeVar("C", bound=TargetConfig)

@@ -1,21 +1,21 @@
-"""Options of loads and of reprocessing, checked when built.
-
-A password comes from a file or the environment, and a URL that holds one is refused: everyone on
-the machine can read a command line, and jobs are logged with theirs.
-"""
+"""Options of loads and of reprocessing, checked when built."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Final
-from urllib.parse import parse_qsl
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load.layout import OPTIONS, LayoutChoice
+from spark_logbus.load.tables import (
+    ENVIRONMENT,
+    DeltaTable,
+    IcebergTable,
+    JdbcTable,
+    TableName,
+    TableOfLake,
+)
 from spark_logbus.model import Latest
 from spark_logbus.offsets.position import (
     OffsetBound,
@@ -27,101 +27,6 @@ from spark_logbus.offsets.position import (
 #: Names that Parquet and ORC files both know; ORC calls gzip zlib.
 COMPRESSIONS = ("none", "snappy", "gzip", "zstd")
 
-#: Environment variables of a database, by the connection property that they stand for.
-ENVIRONMENT: Final = {"user": "LOGBUS_JDBC_USER", "password": "LOGBUS_JDBC_PASSWORD"}
-#: PostgreSQL cuts off a longer name, without an error.
-MAX_NAME_BYTES: Final = 63
-
-_JDBC: Final = "jdbc:postgresql:"
-_NAME: Final = r"[A-Za-z_][A-Za-z0-9_$]*"
-_JDBC_TABLE: Final = re.compile(rf"(?:({_NAME})\.)?({_NAME})")
-_SECRETS: Final = ("password", "sslpassword")
-_HIVE_TABLE: Final = re.compile(r"(\w+)\.(\w+)", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class JdbcTable:
-    """A table, by its exact name, in a database that is reached by JDBC. Checked when built."""
-
-    url: str
-    table: str  # schema.table; without a schema: in public
-    #: Properties of connections: user, password and whatever the driver knows. Never shown.
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        if not self.url.startswith(_JDBC):
-            shown = ":".join(self.url.split(":")[:2])
-            raise ConfigError(
-                f"--jdbc-url begins with {shown!r}, expected {_JDBC}//host:port/database. A load "
-                "makes, fills and drops tables in one transaction, which other databases end at "
-                "each of these steps."
-            )
-        address, _, parameters = self.url.partition("?")
-        named = [name.lower() for name, _ in parse_qsl(parameters, keep_blank_values=True)]
-        if any(secret in named for secret in _SECRETS) or "@" in address:
-            raise ConfigError(
-                "--jdbc-url holds credentials, which everyone on the machine could read. Put user "
-                f"and password into the file of --jdbc-properties, or into "
-                f"{' and '.join(ENVIRONMENT.values())}."
-            )
-        if _JDBC_TABLE.fullmatch(self.table) is None:
-            raise ConfigError(
-                f"--jdbc-table is {self.table!r}, expected schema.table, of letters, digits, _ and "
-                "$, as the database's catalogue has it."
-            )
-        for name in (self.schema, self.dead_letters):
-            if len(name) > MAX_NAME_BYTES:
-                raise ConfigError(
-                    f"--jdbc-table {self.table} needs the name {name}, of {len(name)} bytes; the "
-                    f"database takes {MAX_NAME_BYTES}. Choose a shorter one."
-                )
-
-    @property
-    def schema(self) -> str:
-        return self.table.rpartition(".")[0] or "public"
-
-    @property
-    def name(self) -> str:
-        return self.table.rpartition(".")[2]
-
-    @property
-    def dead_letters(self) -> str:
-        return f"{self.name}_dead_letters"
-
-    @property
-    def address(self) -> str:
-        """The database, without parameters of the connection."""
-        return self.url.partition("?")[0]
-
-    def __str__(self) -> str:
-        return f"{self.address} {self.schema}.{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class TableName:
-    """Name of a table in the Hive metastore. Immutable."""
-
-    database: str
-    table: str
-
-    @staticmethod
-    def parse(text: str) -> TableName:
-        """Raises ConfigError unless ``text`` is ``db.table``."""
-        parts = _HIVE_TABLE.fullmatch(text)
-        if parts is None:
-            raise ConfigError(
-                f"--hive-table is {text!r}, expected database.table of letters, digits and "
-                "underscores, as in default.flights."
-            )
-        return TableName(*parts.groups())
-
-    @property
-    def quoted(self) -> str:
-        return f"`{self.database}`.`{self.table}`"
-
-    def __str__(self) -> str:
-        return f"{self.database}.{self.table}"
-
 
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
@@ -131,7 +36,8 @@ class TargetConfig:
     """
 
     topic: str
-    warehouse: str | JdbcTable  # a directory on any Hadoop filesystem, or a table
+    #: A directory on any Hadoop filesystem, a table of a database, or one of a lake.
+    warehouse: str | JdbcTable | TableOfLake
     zookeeper: str
     #: DDL of fields in JSON values that become columns, beside the values as they are.
     json_schema: str | None = None
@@ -146,6 +52,10 @@ class TargetConfig:
     compression: str | None = None
     #: A table in the Hive metastore, as ``db.table``, that is kept over the warehouse's files.
     hive_table: str | None = None
+    #: Add columns to a lake's table for new fields, and widen types where its format can.
+    evolve: bool = False
+    #: Go on with the offsets that a lake's table had, where somebody has restored an older version.
+    accept_restore: bool = False
 
     def __post_init__(self) -> None:
         if self.hive_table is not None:
@@ -157,11 +67,11 @@ class TargetConfig:
                 "--drop-value without --json-schema or --avro-schema would keep nothing of the "
                 "values; name the fields that are to become columns."
             )
-        given = self.options_of_files() if isinstance(self.warehouse, JdbcTable) else []
+        given = self._options_of_others()
         if given:
             raise ConfigError(
-                f"{', '.join(given)}: for loads into files, and this one goes into the table "
-                f"{self.warehouse}; leave that out."
+                f"{', '.join(given)}: for loads into {self._another_kind}, and this one goes into "
+                f"the {self._kind} {self.warehouse}; leave that out."
             )
         if self.compression is not None and self.compression not in COMPRESSIONS:
             raise ConfigError(
@@ -171,13 +81,33 @@ class TargetConfig:
     @property
     def another_target(self) -> str:
         """Words for what to load into where the target cannot be gone on with."""
-        into_table = isinstance(self.warehouse, JdbcTable)
-        return "another table" if into_table else "another warehouse directory"
+        into_files = isinstance(self.warehouse, str)
+        return "another warehouse directory" if into_files else "another table"
 
-    def options_of_files(self) -> list[str]:
-        """Options that are given, and that loads into a table do not have."""
-        options = ("compression", "compact", "hive_table")
-        return [_option(name) for name in options if getattr(self, name, None) is not None]
+    @property
+    def _kind(self) -> str:
+        return "warehouse" if isinstance(self.warehouse, str) else "table"
+
+    @property
+    def _another_kind(self) -> str:
+        """Words for the targets that have the options which this one does not have."""
+        return "tables of a lake" if isinstance(self.warehouse, str) else "files"
+
+    def _options_of_others(self) -> list[str]:
+        """Options that are given, and that loads into this kind of target do not have."""
+        match self.warehouse:
+            case JdbcTable():
+                names = ("compression", "compact", "hive_table")
+            case DeltaTable() | IcebergTable():
+                names = ("hive_table",)
+            case _:
+                names = ("evolve", "accept_restore")
+        given = (name for name in names if getattr(self, name, None) not in (None, False))
+        return [*self._layout_of_others(), *map(_option, given)]
+
+    def _layout_of_others(self) -> list[str]:
+        """Options of a layout that are given, and that this kind of target does not have."""
+        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +149,14 @@ class LoadConfig(TargetConfig):
                 )
         _check_bounds(self.start, self.until)
 
-    def options_of_files(self) -> list[str]:
-        chosen = [OPTIONS[name] for name in self.layout.chosen()]
-        return [*chosen, *TargetConfig.options_of_files(self)]
+    def _layout_of_others(self) -> list[str]:
+        chosen = self.layout.chosen()
+        match self.warehouse:
+            case JdbcTable():
+                return [OPTIONS[name] for name in chosen]
+            case DeltaTable() | IcebergTable():
+                return [OPTIONS[name] for name in chosen if name == "format"]
+        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

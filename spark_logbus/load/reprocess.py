@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.locks import Lock
-from spark_logbus.load.config import JdbcTable, ReprocessConfig
+from spark_logbus.load.config import ReprocessConfig
 from spark_logbus.load.errors import WarehouseError, translated
 from spark_logbus.load.layout import LayoutChoice
 from spark_logbus.load.plan.window import check_moments, look_up_window
@@ -28,6 +28,7 @@ from spark_logbus.load.read.reading import Decoding
 from spark_logbus.load.report import Reprocessed
 from spark_logbus.load.run import announce, commit_and_publish, holder_of, open_target
 from spark_logbus.load.step_timer import StepTimer
+from spark_logbus.load.tables import DeltaTable, IcebergTable, JdbcTable, TableOfLake
 from spark_logbus.zookeeper import Session
 
 
@@ -53,11 +54,11 @@ def run_reprocess(
         with steps.step("look up"):
             last = target.recover()
             if last is None:
-                into_table = isinstance(config.warehouse, JdbcTable)
+                option = _option_of(config.warehouse)
                 raise WarehouseError(
                     f"{target.path} is no warehouse of {config.topic}: no load has been "
                     "committed there. Name what was given to load_warehouse.py as "
-                    f"{'--jdbc-table' if into_table else '--warehouse'}."
+                    f"{option}."
                 )
             window = look_up_window(config, last, target.loads(), now_us=clock.now_us())
             if window.may_lack_moments:
@@ -91,3 +92,15 @@ def run_reprocess(
         if not config.dry_run:
             announce(target, last, steps)
     return replace(report, seconds=steps.total, steps=steps.seconds)
+
+
+def _option_of(warehouse: str | JdbcTable | TableOfLake) -> str:
+    """The option that names a target of that kind."""
+    match warehouse:
+        case JdbcTable():
+            return "--jdbc-table"
+        case DeltaTable():
+            return "--delta"
+        case IcebergTable():
+            return "--iceberg"
+    return "--warehouse"

@@ -21,16 +21,19 @@ from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import LogbusError
 from spark_logbus.load.audit_windows import tallies_of
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.config import JdbcTable, LoadConfig, TargetConfig
+from spark_logbus.load.config import LoadConfig, TargetConfig
 from spark_logbus.load.errors import translated
 from spark_logbus.load.files.target import FileTarget
 from spark_logbus.load.jdbc.target import TableTarget
+from spark_logbus.load.lake.opening import open_table
+from spark_logbus.load.lake.target import LakeTarget
 from spark_logbus.load.layout import LayoutChoice
 from spark_logbus.load.plan.ranges import look_up
 from spark_logbus.load.read.input import LoadInput
 from spark_logbus.load.read.reading import Decoding
 from spark_logbus.load.report import Loaded
 from spark_logbus.load.step_timer import StepTimer
+from spark_logbus.load.tables import DeltaTable, IcebergTable, JdbcTable
 from spark_logbus.load.target import Target
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
@@ -118,6 +121,9 @@ def open_target(spark: SparkSession, config: TargetConfig, choice: LayoutChoice)
     match config.warehouse:
         case JdbcTable() as table:
             return TableTarget(spark, table, config.topic, holder=holder_of(config))
+        case DeltaTable() | IcebergTable() as lake:
+            letters = open_table(lake.dead_letters)
+            return LakeTarget(spark, open_table(lake), letters, config, choice)
         case str() as root:
             return FileTarget(spark, root, config, choice)
 

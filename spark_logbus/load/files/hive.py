@@ -30,10 +30,10 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.errors import ConfigError, Fault, LogbusError
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.config import TableName
 from spark_logbus.load.errors import WarehouseError, reason
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.layout import FileFormat, Layout
+from spark_logbus.load.tables import TableName
 
 #: The property with the name of the last load's staging directory, which no other load has.
 LOAD_PROPERTY: Final = "logbus.load"

@@ -38,9 +38,9 @@ from pyspark.sql.types import (
 )
 
 from spark_logbus.errors import ConfigError
-from spark_logbus.load.config import MAX_NAME_BYTES
 from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.schema import IncompatibleColumnsError
+from spark_logbus.load.tables import MAX_NAME_BYTES
 
 _TEXT: Final = "text"
 _ZONED: Final = "timestamp with time zone"

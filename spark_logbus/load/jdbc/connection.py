@@ -22,9 +22,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_logbus.errors import ConfigError, Fault
-from spark_logbus.load.config import ENVIRONMENT, MAX_NAME_BYTES, JdbcTable
 from spark_logbus.load.errors import WarehouseError, reason
 from spark_logbus.load.jdbc.columns import ExistingColumn, quoted
+from spark_logbus.load.tables import ENVIRONMENT, MAX_NAME_BYTES, JdbcTable
 
 DRIVER: Final = "org.postgresql.Driver"
 #: More than another load's transaction takes between two statements, and a person would wait.

@@ -26,11 +26,11 @@ from typing import Any, Final
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.errors import LockHeldError
 from spark_logbus.load.commit import Commit, ranges_from_json, ranges_to_json
-from spark_logbus.load.config import JdbcTable
 from spark_logbus.load.errors import SupersededError, WarehouseError
 from spark_logbus.load.jdbc.columns import quoted
 from spark_logbus.load.jdbc.connection import LOCK_S, Database, DatabaseError, JdbcTransaction
 from spark_logbus.load.jdbc.staging import StagedCommit
+from spark_logbus.load.tables import JdbcTable
 
 LEDGER: Final = "logbus_loads"
 #: Marks a range that was in already.

@@ -21,7 +21,6 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.config import JdbcTable
 from spark_logbus.load.errors import translated
 from spark_logbus.load.jdbc.columns import (
     check_fit,
@@ -36,6 +35,7 @@ from spark_logbus.load.jdbc.connection import Database, JdbcTransaction
 from spark_logbus.load.plan.window import ExistingRows
 from spark_logbus.load.read.input import DecodedRead
 from spark_logbus.load.step_timer import StepTimer
+from spark_logbus.load.tables import JdbcTable
 from spark_logbus.load.tally import NONE, TALLIED, RecordTally, tally_of
 from spark_logbus.model import OffsetRange
 

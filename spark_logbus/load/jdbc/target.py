@@ -23,7 +23,6 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.config import JdbcTable
 from spark_logbus.load.errors import SupersededError, WarehouseError, translated
 from spark_logbus.load.jdbc.columns import ROWS, check_fit, check_known, columns_of
 from spark_logbus.load.jdbc.connection import Database, DatabaseError, DatabaseUnavailableError
@@ -32,6 +31,7 @@ from spark_logbus.load.jdbc.staging import Part, StagedCommit, StagingTables, ta
 from spark_logbus.load.plan.window import ExistingRows, Window, check_all_read, inside
 from spark_logbus.load.read.input import DecodedRead, LoadInput
 from spark_logbus.load.step_timer import StepTimer
+from spark_logbus.load.tables import JdbcTable
 from spark_logbus.load.tally import NONE, tally_of
 from spark_logbus.load.target import PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange

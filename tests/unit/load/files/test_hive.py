@@ -9,9 +9,9 @@ from pyspark.sql.types import ArrayType, DateType, IntegerType, StringType, Stru
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load import FileFormat, Layout, LoadConfig, Period
-from spark_logbus.load.config import TableName
 from spark_logbus.load.files import hive
 from spark_logbus.load.files.hive import MetastoreTable, missing_columns, table_mismatch
+from spark_logbus.load.tables import TableName
 
 FLIGHTS = TableName("air", "flights")
 STORED = StructType().add("key", StringType()).add("Carrier", StringType())
