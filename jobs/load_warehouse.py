@@ -37,7 +37,7 @@ from spark_logbus.load.command import (
     times_of,
 )
 from spark_logbus.load.config import COMPRESSIONS
-from spark_logbus.load.files.small_files import DEFAULT_FILES
+from spark_logbus.load.small_files import DEFAULT_FILES
 from spark_logbus.model import check_name
 from spark_logbus.programs import run_program
 from spark_logbus.zookeeper import default_connect

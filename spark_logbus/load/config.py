@@ -95,6 +95,7 @@ class TargetConfig:
 
     def _options_of_others(self) -> list[str]:
         """Options that are given, and that loads into this kind of target do not have."""
+        names: tuple[str, ...]
         match self.warehouse:
             case JdbcTable():
                 names = ("compression", "compact", "hive_table")

@@ -26,7 +26,6 @@ from spark_logbus.load.layout import FileFormat, Layout
 from spark_logbus.load.plan.window import ExistingRows, Window, check_all_read, inside
 from spark_logbus.load.read.input import DecodedRead, LoadInput
 from spark_logbus.load.read.reading import partitioned
-from spark_logbus.load.read.shuffle import most_directories
 from spark_logbus.load.schema import IncompatibleColumnsError, merged
 from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import (
@@ -123,7 +122,8 @@ class Staging:
     def _write(self, planned: PlannedWrite, name: str) -> int:
         """Stages the records, and apart from them those that do not decode, which it counts."""
         path, letters = self.warehouse.staging(name), self._letters(name)
-        gather = self._gathers(planned.decoded)
+        divide = partial(partitioned, layout=self.layout)
+        gather = planned.decoded.gathers(self.layout.partition_columns, divide, self.steps)
         with self.steps.step("write"), translated(f"stage records in {path}"):
             write(planned.frame, path, self.layout, self._compression, gather=gather)
         dead = planned.decoded.dead()
@@ -132,20 +132,6 @@ class Staging:
                 frame = planned.decoded.letters()
                 write(frame, letters, self.layout.undivided, self._compression)
         return dead
-
-    def _gathers(self, decoded: DecodedRead) -> bool:
-        """Decides whether records are brought together by directory before they are written:
-        files would be small if each task wrote what it reads."""
-        columns = self.layout.partition_columns
-        most = most_directories(decoded.size_bytes, tasks=decoded.tasks)
-        # Of a compacted topic a sample by offsets would find few records.
-        if most == 0 or self.load_input.source.compacted:
-            return True
-        if not columns:
-            return False
-        with self.steps.step("sample"), translated("look at some of the records"):
-            some = partitioned(decoded.sample(), self.layout)
-            return len(set(some.select(*columns).collect())) > most
 
     @property
     def _compression(self) -> str | None:

@@ -16,12 +16,12 @@ from spark_logbus.load.config import TargetConfig
 from spark_logbus.load.errors import translated
 from spark_logbus.load.files.hadoop import local_path
 from spark_logbus.load.files.hive import HiveTable
-from spark_logbus.load.files.small_files import worth_rewriting
 from spark_logbus.load.files.staging import Staging, list_and_count, tallied, write
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.layout import DEFAULT_LAYOUT, Layout, LayoutChoice, settle
 from spark_logbus.load.plan.window import ExistingRows, Window, inside
 from spark_logbus.load.read.input import LoadInput
+from spark_logbus.load.small_files import directory_of, worth_rewriting
 from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, ObservedTally, RecordTally, aggregates, tally_from
 from spark_logbus.load.target import PlannedReplacement, StagedLoad
@@ -68,7 +68,7 @@ class FileTarget(Warehouse):
             self._table.register(last)
 
     def rewrite(self, last: Commit, *, least: int) -> Commit | None:
-        names = worth_rewriting(self.file_sizes(), least=least)
+        names = worth_rewriting(self.file_sizes(), least=least, directory=directory_of)
         if not names:
             return None
         staging = Commit.new_staging_name(last.number + 1)

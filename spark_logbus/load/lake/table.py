@@ -12,6 +12,7 @@ and in the driver, which commits. What goes to the tasks is picklable: ``FileWri
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -99,6 +100,12 @@ class LakeFile:
     detail: object = field(default=None, compare=False, repr=False)
 
 
+def properties_of(topic: str, topic_id: str, layout: Layout) -> dict[str, str]:
+    """Properties of a table that holds a topic."""
+    described = json.dumps(layout.to_json(), sort_keys=True)
+    return {TOPIC: topic, TOPIC_ID: topic_id, LAYOUT: described}
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What one commit makes of a version. Immutable."""
@@ -179,7 +186,8 @@ class LakeVersion(Protocol):
         """Reads the offsets that are in; None before a first load.
 
         Raises RestoredError, with the offsets of both, where the table was set back since then;
-        with ``restored`` these are the offsets that the version has which it was set back to.
+        with ``restored`` it is the newest progress, with the offsets of the version that the table
+        was set back to.
         """
         ...
 

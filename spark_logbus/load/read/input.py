@@ -3,6 +3,7 @@ decode apart from them, and the proof that all of them have arrived."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -10,9 +11,12 @@ from pyspark.sql import functions as F
 
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.config import TargetConfig
+from spark_logbus.load.errors import translated
 from spark_logbus.load.plan.ranges import LoadSource
 from spark_logbus.load.read.reading import Decoding, PlannedRead, decoded, read
+from spark_logbus.load.read.shuffle import most_directories
 from spark_logbus.load.read.values import UNDECODABLE
+from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, ConditionCount, ObservedTally, RecordTally
 
 
@@ -62,6 +66,24 @@ class DecodedRead:
         decoding = self._input.decoding
         some = decoded(self._planned.sample(), decoding)
         return _without_dead(some) if decoding.dead_letters else some
+
+    def gathers(
+        self,
+        columns: Sequence[str],
+        divide: Callable[[DataFrame], DataFrame],
+        steps: StepTimer,
+    ) -> bool:
+        """Decides whether records are brought together by ``columns``, which ``divide`` adds to
+        them, before they are written: files would be small if each task wrote what it reads."""
+        most = most_directories(self.size_bytes, tasks=self.tasks)
+        # Of a compacted topic a sample by offsets would find few records.
+        if most == 0 or self._input.source.compacted:
+            return True
+        if not columns:
+            return False
+        with steps.step("sample"), translated("look at some of the records"):
+            some = divide(self.sample())
+            return len(set(some.select(*columns).collect())) > most
 
     def dead(self) -> int:
         """The number of records that did not decode, once ``frame`` is written."""

@@ -1,4 +1,4 @@
-"""Small files of a warehouse, rewritten as few larger ones.
+"""Small files of a warehouse or a lake's table, rewritten as few larger ones.
 
 Loads that come often leave a small file in each directory that they bring records for, and readers
 spend their time on opening them. A rewrite reads the small files of a directory and stages their
@@ -11,8 +11,10 @@ any point, the next load finishes or discards it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final, TypeVar
+
+File = TypeVar("File", bound=Hashable)
 
 #: Less than what Spark makes of one partition of a shuffle, so that what was rewritten stays.
 SMALL_BYTES: Final = 8 << 20
@@ -22,13 +24,20 @@ SMALL_BYTES: Final = 8 << 20
 DEFAULT_FILES: Final = 8
 
 
-def worth_rewriting(sizes: Mapping[str, int], *, least: int) -> tuple[str, ...]:
-    """The small files of directories that hold ``least`` of them or more, sorted (pure).
+def worth_rewriting(
+    sizes: Mapping[File, int], *, least: int, directory: Callable[[File], Hashable]
+) -> tuple[File, ...]:
+    """The small files of directories that hold ``least`` of them or more (pure).
 
-    ``sizes`` are those of all files, by name from the warehouse's directory on.
+    ``sizes`` are those of all files; ``directory`` tells where one of them is.
     """
-    small: dict[str, list[str]] = defaultdict(list)
-    for name, size in sizes.items():
+    small: dict[Hashable, list[File]] = defaultdict(list)
+    for file, size in sizes.items():
         if size < SMALL_BYTES:
-            small[name.rpartition("/")[0]].append(name)
-    return tuple(sorted(name for own in small.values() if len(own) >= least for name in own))
+            small[directory(file)].append(file)
+    return tuple(file for own in small.values() if len(own) >= least for file in own)
+
+
+def directory_of(name: str) -> str:
+    """The directory of a file, by its name from the warehouse's directory on."""
+    return name.rpartition("/")[0]

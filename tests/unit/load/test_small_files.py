@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.load.files.small_files import SMALL_BYTES, worth_rewriting
+from spark_logbus.load.small_files import SMALL_BYTES, directory_of, worth_rewriting
 
 SMALL, LARGE = SMALL_BYTES - 1, SMALL_BYTES
 
@@ -25,4 +25,4 @@ SMALL, LARGE = SMALL_BYTES - 1, SMALL_BYTES
     ],
 )
 def test_directories_with_many_small_files(sizes: dict[str, int], chosen: tuple[str, ...]) -> None:
-    assert worth_rewriting(sizes, least=3) == chosen
+    assert worth_rewriting(sizes, least=3, directory=directory_of) == chosen

@@ -1,0 +1,234 @@
+"""Files of a lake's table, written by Spark's tasks with Arrow, where they stay.
+
+Readers of such a table see only the files that its log names, so a file is written under the name
+that it keeps: there is no staging directory and no rename. What a task that failed or was repeated
+has left is in no answer of Spark's, and so in no commit.
+
+A task tallies the records that it hands to the files, and describes each file from its footer.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs as pafs
+from pyarrow import parquet as pq
+from pyspark.sql import DataFrame
+
+from spark_logbus.load.arrow_tally import ArrowTally
+from spark_logbus.load.lake.table import FileWriter, LakeFile
+from spark_logbus.load.tally import NONE, RecordTally
+from spark_logbus.spark.hang_ups import end_quietly_when_dropped
+
+# Bytes in memory of a row group, of all groups that are not written yet, and of a file.
+_GROUP_BYTES: Final = 64 << 20
+_WAITING_BYTES: Final = 192 << 20
+_FILE_BYTES: Final = 512 << 20
+#: Files that a task has open; beyond them the one that waited longest is ended.
+_OPEN_FILES: Final = 64
+
+_DEFAULT_COMPRESSION: Final = "snappy"  # what Spark writes
+_ANSWER: Final = "records bigint, digest bigint, files binary"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Files that tasks have written, and the tally of the records in them."""
+
+    files: tuple[LakeFile, ...] = ()
+    tally: RecordTally = NONE
+
+    def with_others(self, others: Written) -> Written:
+        """Both together, which have no record in common."""
+        return Written((*self.files, *others.files), self.tally.with_others(others.tally))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+def write(
+    frame: DataFrame,
+    writer: FileWriter,
+    staging: str,
+    compression: str | None = None,
+    *,
+    gather: bool = True,
+) -> Written:
+    """Writes the records of ``frame``, which has the writer's columns and those of its partitions.
+
+    To ``gather`` is to have the records of a partition in one task, and so in one file.
+    """
+    if gather:
+        frame = frame.hint("rebalance", *writer.partition_names)
+    task = partial(_write, writer, staging, compression or _DEFAULT_COMPRESSION)
+    written = Written()
+    for row in frame.mapInArrow(task, _ANSWER).collect():
+        files: list[LakeFile] = pickle.loads(row["files"])
+        written = written.with_others(
+            Written(tuple(files), RecordTally(row["records"], row["digest"]))
+        )
+    return written
+
+
+def _write(
+    writer: FileWriter, staging: str, compression: str, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Writes one task's batches, and answers with its files."""
+    end_quietly_when_dropped()
+    task = _Task(writer, staging, compression)
+    for batch in batches:
+        if batch.num_rows:
+            task.add(batch)
+    files, tally = task.end(), task.tally
+    yield pa.RecordBatch.from_arrays(
+        [pa.array([tally.records]), pa.array([tally.digest]), pa.array([pickle.dumps(files)])],
+        names=["records", "digest", "files"],
+    )
+
+
+class _Task:
+    """Files of one task, one open at a time for each partition."""
+
+    def __init__(self, writer: FileWriter, staging: str, compression: str) -> None:
+        self._writer = writer
+        self._prefix = f"part-{staging}-{uuid.uuid4().hex}"
+        self._compression = compression
+        self._storage = writer.filesystem()
+        self._open: dict[tuple[object, ...], _File] = {}
+        self._ended: list[LakeFile] = []
+        self._count = 0
+        self._tally = ArrowTally()
+
+    @property
+    def tally(self) -> RecordTally:
+        return self._tally.tally
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._tally.add(batch)
+        for values, rows in split(batch, self._writer.partition_names):
+            file = self._open.pop(values, None) or self._begin(values)
+            self._open[values] = file  # the last in order is the one used last
+            file.add(conformed(rows, self._writer.schema))
+            if file.written_bytes >= _FILE_BYTES:
+                self._end(values)
+        while len(self._open) > _OPEN_FILES:
+            self._end(next(iter(self._open)))
+        while sum(file.waiting_bytes for file in self._open.values()) > _WAITING_BYTES:
+            max(self._open.values(), key=lambda file: file.waiting_bytes).flush()
+
+    def _begin(self, values: tuple[object, ...]) -> _File:
+        path = self._writer.path(values, f"{self._prefix}-{self._count}.parquet")
+        self._count += 1
+        return _File(self._storage, path, self._writer.schema, self._compression)
+
+    def _end(self, values: tuple[object, ...]) -> None:
+        file = self._open.pop(values)
+        size_bytes, footer = file.end()
+        self._ended.append(self._writer.describe(file.path, size_bytes, footer, values))
+
+    def end(self) -> list[LakeFile]:
+        """Ends all files, which are on disk when this returns."""
+        paths = []
+        for values in [*self._open]:
+            paths.append(self._open[values].path)
+            self._end(values)
+        return self._ended
+
+
+class _File:
+    """One file that is being written."""
+
+    def __init__(
+        self, storage: pafs.FileSystem, path: str, schema: pa.Schema, compression: str
+    ) -> None:
+        self.path = path
+        self._local = isinstance(storage, pafs.LocalFileSystem)
+        if self._local:
+            storage.create_dir(os.path.dirname(path), recursive=True)
+        self._stream = storage.open_output_stream(path)
+        self._writer = pq.ParquetWriter(self._stream, schema, compression=compression)
+        self._waiting: list[pa.RecordBatch] = []
+        self.waiting_bytes = 0
+
+    @property
+    def written_bytes(self) -> int:
+        return int(self._stream.tell())
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        self.waiting_bytes += rows.nbytes
+        if self.waiting_bytes >= _GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what waits as one row group."""
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting)
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._waiting, self.waiting_bytes = [], 0
+
+    def end(self) -> tuple[int, pq.FileMetaData]:
+        """Ends the file. Returns its size and its footer."""
+        self.flush()
+        self._writer.close()
+        size_bytes = self.written_bytes
+        self._stream.close()
+        if self._local:
+            _sync(self.path)
+        return size_bytes, self._writer.writer.metadata
+
+
+def split(
+    batch: pa.RecordBatch, names: Sequence[str]
+) -> Iterable[tuple[tuple[object, ...], pa.RecordBatch]]:
+    """Splits a batch by the values of the columns called ``names`` (pure)."""
+    if not names:
+        return [((), batch)]
+    codes = np.zeros(batch.num_rows, dtype=np.int64)
+    columns = [batch.column(name) for name in names]
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        both = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
+        _, codes = np.unique(both, return_inverse=True)  # so that they stay small
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    ends = [*starts[1:], batch.num_rows]
+    in_order = batch if len(starts) == 1 else batch.take(pa.array(order))
+    found = []
+    for start, end in zip(starts.tolist(), map(int, ends), strict=True):
+        row = int(order[start])
+        values = tuple(column[row].as_py() for column in columns)
+        found.append((values, in_order.slice(start, end - start)))
+    return found
+
+
+def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of ``schema``, of those of ``rows`` under their names and cast to its types."""
+    columns = [rows.column(field.name).cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _sync(path: str) -> None:
+    """Brings a file to disk, and the directories that name it."""
+    for each in (path, *_parents(path)):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _parents(path: str) -> Iterator[str]:
+    """The directory of a file and those above it, as far as a partition's may be new."""
+    for _ in range(4):
+        path = os.path.dirname(path)
+        yield path
