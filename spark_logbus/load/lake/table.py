@@ -120,11 +120,16 @@ class Change:
 class FileWriter(Protocol):
     """What tasks write files with. Picklable; holds no connection."""
 
-    #: Schema of the files, with names and types as the table has them, without the columns of
-    #: ``partition_names``. What the format keeps in the fields (ids) is there too.
-    schema: pa.Schema
-    #: Columns of the frame that say which partition a record belongs to; in no file.
-    partition_names: tuple[str, ...]
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the files, with names and types as the table has them, without the columns of
+        ``partition_names``. What the format keeps in the fields (ids) is there too."""
+        ...
+
+    @property
+    def partition_names(self) -> tuple[str, ...]:
+        """Columns of the frame that say which partition a record belongs to; in no file."""
+        ...
 
     def filesystem(self) -> pafs.FileSystem:
         """Opens the table's storage."""
@@ -145,8 +150,10 @@ class FileWriter(Protocol):
 class FileReader(Protocol):
     """What tasks read a table's files with. Picklable; holds no connection."""
 
-    #: Columns and types of what ``read`` yields, in this order; Spark takes it as it is.
-    schema: pa.Schema
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns and types of what ``read`` yields, in this order; Spark takes it as it is."""
+        ...
 
     def read(self, file: LakeFile) -> Iterator[pa.RecordBatch]:
         """Reads the rows that the version has of the file (deleted ones are not among them), with
@@ -160,13 +167,21 @@ class LakeVersion(Protocol):
     All methods raise WarehouseError.
     """
 
-    #: Number or id of the version, for messages.
-    version: int
-    #: Columns of the table in their order, partition columns of Delta among them; nullability as
-    #: the table has it.
-    schema: StructType
-    #: The table's properties.
-    properties: Mapping[str, str]
+    @property
+    def version(self) -> int:
+        """Number or id of the version, for messages."""
+        ...
+
+    @property
+    def schema(self) -> StructType:
+        """Columns of the table in their order, partition columns of Delta among them; nullability
+        as the table has it."""
+        ...
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        ...
 
     @property
     def partition_names(self) -> tuple[str, ...]:
@@ -227,8 +242,10 @@ class LakeTable(Protocol):
         """Name of the table, the same for every way to write it."""
         ...
 
-    #: Whether the format takes wider types for columns that are there.
-    widens: bool
+    @property
+    def widens(self) -> bool:
+        """Tells whether the format takes wider types for columns that are there."""
+        ...
 
     def newest(self) -> LakeVersion | None:
         """Opens the newest version, by asking the storage or the catalogue; None: no table."""
