@@ -1,10 +1,11 @@
 """Load a topic's new records into Parquet or ORC, or a table, data and offsets together.
 
     spark-submit load_warehouse.py --topic flights --warehouse /data/warehouse
+    spark-submit load_warehouse.py --topic flights --delta s3://lake/flights
 
 Run it as often as new records should come in. A load that is killed at any point loses nothing
 and leaves nothing twice: run it again. How that works is told in
-``spark_logbus.load.files.warehouse``.
+``spark_logbus.load.files.warehouse``, and of a lake's tables in ``spark_logbus.load.lake.target``.
 
 Exit codes: 0 loaded, or nothing was new; 1 failed; 2 options that cannot be used.
 """
@@ -28,7 +29,7 @@ from spark_logbus.load import (
 from spark_logbus.load.command import (
     NO_TARGET,
     Output,
-    add_table_options,
+    add_target_options,
     add_value_options,
     resolve_options,
     run_job,
@@ -52,8 +53,7 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
         "2 options that cannot be used.",
     )
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--warehouse", help="directory, local or hdfs://...")
-    add_table_options(parser.add_argument_group("a table of PostgreSQL, in place of --warehouse"))
+    add_target_options(parser, warehouse="directory, local or hdfs://...")
     parser.add_argument("--zookeeper", default=default_connect())
     parser.add_argument(
         "--hive-table",
@@ -168,7 +168,7 @@ def report(console: Console, config: LoadConfig, loaded: Loaded) -> None:
     """Prints the outcome for a person."""
     commit = loaded.commit
     if commit is None or loaded.nothing_new:
-        console.print(f"Nothing new in {config.topic}; the warehouse is up to date.")
+        console.print(f"Nothing new in {config.topic}; {loaded.path} is up to date.")
     else:
         _report_commit(console, config, loaded, commit)
     if loaded.files_replaced:
@@ -180,13 +180,15 @@ def report(console: Console, config: LoadConfig, loaded: Loaded) -> None:
 
 def _report_commit(console: Console, config: LoadConfig, loaded: Loaded, commit: Commit) -> None:
     show_ranges(console, commit.ranges, title=f"Load {commit.number} of {config.topic}")
-    where = (
-        loaded.path
-        if isinstance(config.warehouse, JdbcTable)
-        else f"{len(commit.files):,} files ({loaded.size_bytes:,} bytes) under {loaded.path}"
-    )
+    match config.warehouse:
+        case JdbcTable():
+            where = loaded.path
+        case target:
+            place = "under" if isinstance(target, str) else "of table"
+            files = f"{len(commit.files):,} files ({loaded.size_bytes:,} bytes)"
+            where = f"{files} {place} {loaded.path}"
     console.print(f"{loaded.records:,} records in {where}, {times_of(loaded)}.", highlight=False)
-    show_places(console, loaded, commit)
+    show_places(console, loaded, commit, in_directories=isinstance(config.warehouse, str))
     if config.group is not None:
         console.print(f"Group {config.group} in ZooKeeper stands at the end of this load.")
 

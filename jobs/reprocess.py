@@ -28,7 +28,7 @@ from spark_logbus.load import JdbcTable, ReprocessConfig, Reprocessed, run_repro
 from spark_logbus.load.command import (
     NO_TARGET,
     Output,
-    add_table_options,
+    add_target_options,
     add_value_options,
     resolve_options,
     run_job,
@@ -83,8 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "--config", default=None, help=f"a TOML file with these options as keys of [{_TABLE}]"
     )
     parser.add_argument("--topic")
-    parser.add_argument("--warehouse", help="directory that the loads were given")
-    add_table_options(parser.add_argument_group("a table of PostgreSQL, in place of --warehouse"))
+    add_target_options(parser, warehouse="directory that the loads were given")
     parser.add_argument("--zookeeper", help=f"the cluster (default: {default_connect()})")
     parser.add_argument(
         "--hive-table", metavar="DB.TABLE", help="the table over the files, which is told"
@@ -134,7 +133,8 @@ def report(console: Console, config: ReprocessConfig, done: Reprocessed) -> None
     told = _told_of_rows(done) if into_table else _told_of_files(done)
     console.print(told if done.commit is not None else f"{told}\n{_NOT_DONE}", highlight=False)
     if done.commit is not None:
-        show_places(console, done, done.commit)
+        in_directories = isinstance(config.warehouse, str)
+        show_places(console, done, done.commit, in_directories=in_directories)
 
 
 def _report_window(console: Console, done: Reprocessed) -> None:

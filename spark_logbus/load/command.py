@@ -17,10 +17,16 @@ from rich.table import Table
 
 from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
-from spark_logbus.load.config import TargetConfig, properties_of
+from spark_logbus.load.config import TargetConfig, lake_properties, properties_of
 from spark_logbus.load.report import LoadReport
 from spark_logbus.load.step_timer import StepTimer
-from spark_logbus.load.tables import ENVIRONMENT, JdbcTable
+from spark_logbus.load.tables import (
+    ENVIRONMENT,
+    DeltaTable,
+    IcebergTable,
+    JdbcTable,
+    TableOfLake,
+)
 from spark_logbus.model import OffsetRange
 
 C = TypeVar("C", bound=TargetConfig)
@@ -35,8 +41,10 @@ class Output:
     nothing_new_code: int = 0
 
 
-def add_table_options(group: argparse._ArgumentGroup) -> None:
-    """Adds the options for a table in place of a directory."""
+def add_target_options(parser: argparse.ArgumentParser, *, warehouse: str) -> None:
+    """Adds the options for the target; ``warehouse`` is the help of a directory."""
+    parser.add_argument("--warehouse", metavar="DIR", help=warehouse)
+    group = parser.add_argument_group("a table of PostgreSQL, in place of --warehouse")
     group.add_argument("--jdbc-url", metavar="URL", help="jdbc:postgresql://host:port/database")
     group.add_argument("--jdbc-table", metavar="SCHEMA.TABLE", help="a load makes it, if needed")
     group.add_argument(
@@ -45,20 +53,73 @@ def add_table_options(group: argparse._ArgumentGroup) -> None:
         help="name=value a line: user, password and other properties of the connection; "
         f"{' and '.join(ENVIRONMENT.values())} win over it",
     )
+    lake = parser.add_argument_group("a table of a lake, in place of --warehouse")
+    add_lake_options(lake)
+    lake.add_argument(
+        "--evolve",
+        action="store_true",
+        help="add columns for new fields, and widen types where the format can",
+    )
+    lake.add_argument(
+        "--accept-restore",
+        action="store_true",
+        help="go on from the offsets of an older version that somebody has restored",
+    )
+
+
+def add_lake_options(group: argparse._ArgumentGroup) -> None:
+    """Adds the options that name a table of a lake."""
+    group.add_argument(
+        "--delta", metavar="URI", help="directory of a Delta table, local or s3://bucket/..."
+    )
+    group.add_argument(
+        "--iceberg",
+        metavar="CATALOG.NAMESPACE.TABLE",
+        help="an Iceberg table, by its catalogue and its name there",
+    )
+    group.add_argument(
+        "--lake-properties",
+        metavar="FILE",
+        help="name=value a line, secrets too: storage options of Delta, or properties of Iceberg's "
+        "catalogue",
+    )
+
+
+def named_lake(values: dict[str, Any]) -> TableOfLake | None:
+    """Takes the options of ``add_lake_options`` out of ``values``; None where they name no table.
+
+    Raises ConfigError where they name two, or properties of none.
+    """
+    delta, iceberg, properties = (
+        values.pop(name, None) for name in ("delta", "iceberg", "lake_properties")
+    )
+    match delta, iceberg:
+        case str(), None:
+            return DeltaTable(delta, lake_properties(properties))
+        case None, str():
+            return IcebergTable.parse(iceberg, lake_properties(properties))
+        case None, None if properties is None:
+            return None
+    raise ConfigError(
+        "--delta and --iceberg each name a table of a lake, and --lake-properties is for one of "
+        "them: give one of the two."
+    )
 
 
 def resolve_options(values: dict[str, Any]) -> None:
-    """Puts the target in the place of the options that name it (None where they do not name one),
-    and the text of ``--avro-schema`` in the place of its path. Raises ConfigError."""
+    """Puts the target in the place of the options that name it (None where they do not name exactly
+    one), and the text of ``--avro-schema`` in the place of its path. Raises ConfigError."""
     url, table, properties = (
         values.pop(name, None) for name in ("jdbc_url", "jdbc_table", "jdbc_properties")
     )
-    target: str | JdbcTable | None = None
-    match values.get("warehouse"), url, table:
-        case str() as root, None, None if properties is None:
+    target: str | JdbcTable | TableOfLake | None = None
+    match values.get("warehouse"), url, table, named_lake(values):
+        case str() as root, None, None, None if properties is None:
             target = root
-        case None, str(), str():
+        case None, str(), str(), None:
             target = JdbcTable(url, table, properties_of(properties))
+        case None, None, None, DeltaTable() | IcebergTable() as lake if properties is None:
+            target = lake
     values["warehouse"] = target
     path = values.get("avro_schema")
     if isinstance(path, str):
@@ -68,7 +129,7 @@ def resolve_options(values: dict[str, Any]) -> None:
             raise ConfigError(f"--avro-schema {path} cannot be read: {error}.") from error
 
 
-NO_TARGET: Final = "give --warehouse, or --jdbc-url and --jdbc-table"
+NO_TARGET: Final = "give one of --warehouse, --delta, --iceberg, or --jdbc-url with --jdbc-table"
 
 
 def add_value_options(group: argparse._ArgumentGroup) -> None:
@@ -90,7 +151,7 @@ def add_value_options(group: argparse._ArgumentGroup) -> None:
         "--dead-letters",
         action="store_true",
         help="keep records whose values do not decode apart, with the reason, in "
-        f"<warehouse>/<topic>/{DEAD_LETTERS}, or a table beside the one of --jdbc-table",
+        f"<warehouse>/<topic>/{DEAD_LETTERS}, or in a table <name>_dead_letters beside the target",
     )
 
 
@@ -162,13 +223,19 @@ def times_of(report: LoadReport) -> str:
     return f"{report.seconds:.1f} s ({steps})"
 
 
-def show_places(console: Console, report: LoadReport, commit: Commit) -> None:
+def show_places(
+    console: Console, report: LoadReport, commit: Commit, *, in_directories: bool
+) -> None:
     """Prints where the records are that have no event time, and those that did not decode; and the
-    table over the files."""
+    table over the files. ``in_directories``: partitions of the target are nothing else."""
     if report.without_event_time:
+        place = (
+            f"{commit.layout.period_columns[0]}=__HIVE_DEFAULT_PARTITION__"
+            if in_directories
+            else "the partition of null"
+        )
         console.print(
-            f"{report.without_event_time:,} records have no event time; they are in "
-            f"{commit.layout.period_columns[0]}=__HIVE_DEFAULT_PARTITION__.",
+            f"{report.without_event_time:,} records have no event time; they are in {place}.",
             highlight=False,
         )
     if report.dead_letters:

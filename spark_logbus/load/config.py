@@ -27,6 +27,16 @@ from spark_logbus.offsets.position import (
 #: Names that Parquet and ORC files both know; ORC calls gzip zlib.
 COMPRESSIONS = ("none", "snappy", "gzip", "zstd")
 
+_FILES, _DATABASE, _LAKE = "files", "tables of a database", "tables of a lake"
+#: Options that not all kinds of targets have, and those that do.
+_KINDS = {
+    "compression": (_FILES, _LAKE),
+    "compact": (_FILES, _LAKE),
+    "hive_table": (_FILES,),
+    "evolve": (_LAKE,),
+    "accept_restore": (_LAKE,),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
@@ -67,12 +77,7 @@ class TargetConfig:
                 "--drop-value without --json-schema or --avro-schema would keep nothing of the "
                 "values; name the fields that are to become columns."
             )
-        given = self._options_of_others()
-        if given:
-            raise ConfigError(
-                f"{', '.join(given)}: for loads into {self._another_kind}, and this one goes into "
-                f"the {self._kind} {self.warehouse}; leave that out."
-            )
+        self._refuse_options_of_others()
         if self.compression is not None and self.compression not in COMPRESSIONS:
             raise ConfigError(
                 f"--compression is {self.compression!r}, expected one of {', '.join(COMPRESSIONS)}."
@@ -84,31 +89,28 @@ class TargetConfig:
         into_files = isinstance(self.warehouse, str)
         return "another warehouse directory" if into_files else "another table"
 
-    @property
-    def _kind(self) -> str:
-        return "warehouse" if isinstance(self.warehouse, str) else "table"
+    def _refuse_options_of_others(self) -> None:
+        own = _kind_of(self.warehouse)
+        others: dict[str, list[str]] = {}
+        for option, kinds in self._given_options().items():
+            if own not in kinds:
+                others.setdefault(" or ".join(kinds), []).append(option)
+        if others:
+            told = "; ".join(
+                f"{', '.join(options)}: for loads into {kinds}" for kinds, options in others.items()
+            )
+            kind = "warehouse" if own == _FILES else "table"
+            raise ConfigError(
+                f"{told}, and this one goes into the {kind} {self.warehouse}; leave that out."
+            )
 
-    @property
-    def _another_kind(self) -> str:
-        """Words for the targets that have the options which this one does not have."""
-        return "tables of a lake" if isinstance(self.warehouse, str) else "files"
-
-    def _options_of_others(self) -> list[str]:
-        """Options that are given, and that loads into this kind of target do not have."""
-        names: tuple[str, ...]
-        match self.warehouse:
-            case JdbcTable():
-                names = ("compression", "compact", "hive_table")
-            case DeltaTable() | IcebergTable():
-                names = ("hive_table",)
-            case _:
-                names = ("evolve", "accept_restore")
-        given = (name for name in names if getattr(self, name, None) not in (None, False))
-        return [*self._layout_of_others(), *map(_option, given)]
-
-    def _layout_of_others(self) -> list[str]:
-        """Options of a layout that are given, and that this kind of target does not have."""
-        return []
+    def _given_options(self) -> dict[str, tuple[str, ...]]:
+        """Options that are given and that not all kinds of targets have, with those that do."""
+        return {
+            _option(name): kinds
+            for name, kinds in _KINDS.items()
+            if getattr(self, name, None) not in (None, False)
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,14 +152,12 @@ class LoadConfig(TargetConfig):
                 )
         _check_bounds(self.start, self.until)
 
-    def _layout_of_others(self) -> list[str]:
-        chosen = self.layout.chosen()
-        match self.warehouse:
-            case JdbcTable():
-                return [OPTIONS[name] for name in chosen]
-            case DeltaTable() | IcebergTable():
-                return [OPTIONS[name] for name in chosen if name == "format"]
-        return []
+    def _given_options(self) -> dict[str, tuple[str, ...]]:
+        layout = {
+            OPTIONS[name]: (_FILES,) if name == "format" else (_FILES, _LAKE)
+            for name in self.layout.chosen()
+        }
+        return {**layout, **TargetConfig._given_options(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,21 +187,36 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _kind_of(target: str | JdbcTable | TableOfLake) -> str:
+    match target:
+        case JdbcTable():
+            return _DATABASE
+        case DeltaTable() | IcebergTable():
+            return _LAKE
+    return _FILES
+
+
 def properties_of(path: str | None) -> dict[str, str]:
     """Reads the properties of a connection from a file, in Java's form of one ``name=value`` a
     line, and from the environment, which wins. Raises ConfigError."""
-    properties = {} if path is None else _read(path)
+    properties = {} if path is None else _read(path, option="--jdbc-properties")
     for name, variable in ENVIRONMENT.items():
         if variable in os.environ:
             properties[name] = os.environ[variable]
     return properties
 
 
-def _read(path: str) -> dict[str, str]:
+def lake_properties(path: str | None) -> dict[str, str]:
+    """Reads storage options of Delta, or properties of Iceberg's catalogue, from a file of one
+    ``name=value`` a line; the libraries read the environment themselves. Raises ConfigError."""
+    return {} if path is None else _read(path, option="--lake-properties")
+
+
+def _read(path: str, *, option: str) -> dict[str, str]:
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--jdbc-properties {path} cannot be read: {error}.") from error
+        raise ConfigError(f"{option} {path} cannot be read: {error}.") from error
     found = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith(("#", "!")):
@@ -210,8 +225,8 @@ def _read(path: str) -> dict[str, str]:
         if not equals or not name.strip():
             # The line itself may be a password.
             raise ConfigError(
-                f"Line {number} of --jdbc-properties {path} is no name=value, as in user=loader; "
-                "comments begin with #."
+                f"Line {number} of {option} {path} is no name=value, as in user=loader; comments "
+                "begin with #."
             )
         found[name.strip()] = value.strip()
     return found

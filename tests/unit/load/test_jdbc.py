@@ -102,8 +102,10 @@ def test_one_whole_target_is_given(wrong: list[str]) -> None:
     [
         (
             {"layout": LayoutChoice(format=FileFormat.ORC, prefix="x_")},
-            "-prefix, --form",
+            "--partition-prefix: for loads into files or tables of a lake; --format: for loads "
+            "into files, and this one goes into the table jdbc:postgresql:.* public.t; leave",
         ),
+        ({"evolve": True, "accept_restore": True}, "--evolve, --accept-restore: .* of a lake, and"),
         ({"compression": "zstd"}, "--compression: for loads into files"),
         ({"compact": 8}, "--compact: for loads into files"),
         ({"hive_table": "a.b"}, "--hive-table: for loads into files"),

@@ -11,7 +11,14 @@ from rich.console import Console
 
 from jobs.reprocess import main, parse_arguments, report
 from spark_logbus.errors import LogbusError
-from spark_logbus.load import Commit, JdbcTable, ReprocessConfig, Reprocessed
+from spark_logbus.load import (
+    Commit,
+    DeltaTable,
+    IcebergTable,
+    JdbcTable,
+    ReprocessConfig,
+    Reprocessed,
+)
 from spark_logbus.load.command import Output
 from spark_logbus.load.plan.window import ExistingRows
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -59,8 +66,8 @@ def test_the_command_line_wins_over_the_sample_configuration() -> None:
     [
         (["--from", "latest"], "--from latest would load nothing"),
         (["--until", "soon"], "--until: expected"),
-        (["--jdbc-url", "jdbc:postgresql:d"], "No one target is named: give --warehouse, or"),
-        (["--jdbc-properties", "f"], "No one target is named: give --warehouse, or --jdbc-url"),
+        (["--jdbc-url", "jdbc:postgresql:d"], "No one target is named: give one of --warehouse"),
+        (["--jdbc-properties", "f"], "No one target is named: give one of --warehouse"),
         (["--topic", "a/b"], "cannot name a topic"),
         (["--avro-schema", "/no/such/file"], "--avro-schema /no/such/file cannot be read"),
         (["--avro-schema", "/dev/null", "--json-schema", "a int"], "values are one or the other"),
@@ -94,8 +101,8 @@ def test_what_is_missing_is_one_message(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["--from", "earliest", "--topic", "t"]) == 1
     shown = capsys.readouterr().out
     assert shown == (
-        "Reprocessing failed: No one target is named: give --warehouse, or --jdbc-url and "
-        "--jdbc-table, here or as a key of the file of --config.\n"
+        "Reprocessing failed: No one target is named: give one of --warehouse, --delta, "
+        "--iceberg, or --jdbc-url with --jdbc-table, here or as a key of the file of --config.\n"
     )
 
 
@@ -154,8 +161,32 @@ def test_a_table_in_the_file_is_the_target(tmp_path: Path, monkeypatch: pytest.M
     file.write_text(f'[reprocess]\ntopic = "t"\njdbc_url = "{URL}"\njdbc_table = "t"\n')
     config, _ = parse_arguments(["--config", str(file), "--from", "earliest"])
     assert config.warehouse == JdbcTable(URL, "t", {"user": "loader"})
-    with pytest.raises(LogbusError, match="--compression: for loads into files, and this one"):
+    with pytest.raises(LogbusError, match="--compression: for loads into files or tables"):
         parse_arguments(["--config", str(file), "--from", "earliest", "--compression", "zstd"])
+
+
+def test_a_table_of_a_lake_in_the_file_is_the_target(tmp_path: Path) -> None:
+    file, properties = tmp_path / "job.toml", tmp_path / "lake.properties"
+    properties.write_text("type=rest\nuri=http://c\n")
+    file.write_text(
+        f'[reprocess]\ntopic = "t"\niceberg = "prod.lake.t"\nlake_properties = "{properties}"\n'
+        "evolve = true\naccept_restore = true\n"
+    )
+    config, _ = parse_arguments(["--config", str(file), "--from", "earliest"])
+    expected = IcebergTable("prod", "lake.t", {"type": "rest", "uri": "http://c"})
+    assert (config.warehouse, config.evolve, config.accept_restore) == (expected, True, True)
+    with pytest.raises(LogbusError, match="No one target is named"):
+        parse_arguments(["--config", str(file), "--from", "earliest", "--warehouse", "/data"])
+
+
+def test_of_a_table_of_a_lake_files_are_told() -> None:
+    config = replace(FILES, warehouse=DeltaTable("s3://lake/clicks"))
+    commit = Commit(4, "4-a", "id", (), {3: 9_000}, 0, ("date=1/part-a", "date=2/part-b"))
+    done = replace(PLAN, commit=commit, records=2_500, without_event_time=5)
+    said = told(done, config)
+    assert "12 files were replaced by 2 " in said
+    assert "Null in the window from now on: n." in said
+    assert "5 records have no event time; they are in the partition of null." in said
 
 
 def test_of_a_table_rows_are_told() -> None:
