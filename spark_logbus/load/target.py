@@ -47,8 +47,28 @@ class PlannedReplacement:
     stage: Callable[[], StagedLoad]
 
 
+@dataclass(frozen=True, slots=True)
+class History:
+    """Rows of a target as of one moment, for readers that look while loads go on. Immutable."""
+
+    #: The load that the rows end with: they are the records below its ``ends``. None: no load yet.
+    last: Commit | None
+    #: Records, without dead letters, with the columns that were asked for; None where the target
+    #: has none before a first load.
+    rows: DataFrame | None
+    #: Names of all columns that the target has; none where there are no ``rows``.
+    columns: tuple[str, ...]
+    #: Columns that a load makes of others, to divide records by.
+    made: tuple[str, ...]
+    #: Makes of decoded records what readers of the target get of them when they are loaded, with
+    #: at least the columns of these names that are decoded or made (None: all). Raises ConfigError,
+    #: and IncompatibleColumnsError.
+    stored: Callable[[DataFrame, Sequence[str] | None], DataFrame]
+
+
 class Target(Protocol):
-    """A place that loads write to. Only for the holder of its lock, which is named by ``path``.
+    """A place that loads write to. Only for the holder of its lock, which is named by ``path``; but
+    for ``history``, which is for everyone.
 
     All methods raise WarehouseError; running the load again is right whatever they raise.
     """
@@ -109,6 +129,11 @@ class Target(Protocol):
 
     def loads(self) -> Loads:
         """Reads the offsets that are in."""
+        ...
+
+    def history(self, columns: Sequence[str] | None = None) -> History:
+        """Reads ``columns`` (None: all) of the records that are in as of now, and where they end.
+        Changes nothing, and needs no lock. Raises ConfigError for a column that is not there."""
         ...
 
     def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from urllib.parse import unquote
 
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from spark_logbus.errors import DataLossError
+from spark_logbus.load.chosen_columns import chosen, exact_column
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
 from spark_logbus.load.config import TargetConfig
 from spark_logbus.load.errors import translated
 from spark_logbus.load.files.hadoop import local_path
+from spark_logbus.load.files.history import listed
 from spark_logbus.load.files.hive import HiveTable
 from spark_logbus.load.files.staging import Staging, list_and_count, tallied, write
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.layout import DEFAULT_LAYOUT, Layout, LayoutChoice, settle
-from spark_logbus.load.plan.window import ExistingRows, Window, inside
+from spark_logbus.load.plan.window import ExistingRows, Window, below, inside
 from spark_logbus.load.read.input import LoadInput
+from spark_logbus.load.read.reading import partitioned
 from spark_logbus.load.small_files import directory_of, worth_rewriting
 from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, ObservedTally, RecordTally, aggregates, tally_from
-from spark_logbus.load.target import PlannedReplacement, StagedLoad
+from spark_logbus.load.target import History, PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
 
 
@@ -85,6 +89,35 @@ class FileTarget(Warehouse):
             )
         return last.rewritten(staging, files, replaces=names, schema=last.schema)
 
+    def history(self, columns: Sequence[str] | None = None) -> History:
+        found = listed(self, self._list_files)
+        if found is None:
+            layout = settle(None, self._choice, where=self.path)
+            return History(None, None, (), layout.period_columns, partial(_stored, layout))
+        layout, every = found.last.layout, found.files
+        names = chosen(every.columns, columns, where=self.path)
+        rows = every.where(below(found.last.ends)).select(*map(exact_column, names))
+        made, stored = layout.period_columns, partial(_stored, layout)
+        return History(found.last, rows, tuple(every.columns), made, stored)
+
+    def _list_files(self, last: Commit) -> DataFrame:
+        """Lists all files as a data frame, which keeps to these."""
+        schema = last.layout.table_schema(self.schema(last) or StructType())
+        reader = (
+            self._spark.read.format(last.layout.format.value)
+            .schema(schema)
+            .options(
+                # A session may pass over files that are gone, and records would be missing.
+                ignoreMissingFiles="false",
+                ignoreCorruptFiles="false",
+                # Spark takes two reads of a directory for one, and gives what is cached of the
+                # first for the second, unless an option tells them apart; none has this name.
+                logbusLoad=last.staging,
+            )
+        )
+        with translated(f"list the files of {self.path}"):
+            return reader.load(self.path)
+
     def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
         condition, letters = inside(ranges), dict[str, RecordTally]()
         with translated(f"look for records in the files of {self.path}"):
@@ -128,6 +161,21 @@ class FileTarget(Warehouse):
     ) -> PlannedReplacement:
         staging = Staging(load_input, self._layout, self, steps)
         return staging.plan_replacement(last, window, before, self._check_table)
+
+
+def _stored(layout: Layout, frame: DataFrame, wanted: Sequence[str] | None) -> DataFrame:
+    """Records with the columns that the names of directories tell, where those are wanted."""
+    if wanted is None or not {*wanted}.isdisjoint(layout.period_columns):
+        frame = partitioned(frame, layout)
+    # The name of a directory that has no text tells null.
+    texts = (
+        each.name
+        for each in frame.schema.fields
+        if each.name in layout.columns and isinstance(each.dataType, StringType)
+    )
+    frame = frame.withColumns({name: F.nullif(exact_column(name), F.lit("")) for name in texts})
+    names = layout.table_schema(layout.stored_schema(frame.schema)).names
+    return frame.select(*(exact_column(name) for name in names if name in frame.columns))
 
 
 def existing_rows(

@@ -87,6 +87,18 @@ class Warehouse:
     def _commit(self, file_name: str) -> Commit:
         return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{file_name}"))
 
+    def commits_after(self, last: Commit) -> list[Commit]:
+        """Reads the commits of all loads after ``last``."""
+        names = filter(_is_commit, self._directory.names(_LOADS))
+        return [self._commit(name) for name in sorted(names) if name > last.file_name]
+
+    def is_published(self, commit: Commit) -> bool:
+        """Tells whether the files of a committed load are where readers look, and those that it
+        replaces are gone; its staging directory goes last. For readers, too, that hold no lock."""
+        # In this order: a load that takes over moves it from the first place to the second.
+        places = (_STAGING, _FENCED)
+        return not any(self._directory.exists(f"{each}/{commit.staging}") for each in places)
+
     def directories_since(self, staging: str | None) -> list[str]:
         """Lists, sorted, the directories that loads after the one with that staging directory have
         brought files for; those of all loads where none has it."""

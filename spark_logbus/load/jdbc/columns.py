@@ -38,6 +38,7 @@ from pyspark.sql.types import (
 )
 
 from spark_logbus.errors import ConfigError
+from spark_logbus.load.chosen_columns import exact_column
 from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.schema import IncompatibleColumnsError
 from spark_logbus.load.tables import MAX_NAME_BYTES
@@ -191,6 +192,12 @@ def staged_frame(frame: DataFrame) -> DataFrame:
     kinds = [field.dataType for field in frame.schema.fields]
     staged = (_staged(F.col(n), kind).alias(n) for n, kind in zip(names, kinds, strict=True))
     return frame.toDF(*names).select(*staged)
+
+
+def with_json_texts(frame: DataFrame) -> DataFrame:
+    """Replaces structs, lists and maps by the JSON texts that the database gets of them."""
+    nested = (each.name for each in frame.schema.fields if isinstance(each.dataType, _NESTED))
+    return frame.withColumns({name: F.to_json(exact_column(name), _JSON) for name in nested})
 
 
 def numbered(place: int) -> str:

@@ -172,7 +172,9 @@ class Database:
 
     def read(self, name: str) -> DataFrame:
         """Reads a table of the schema, through one connection."""
-        return self._spark.read.format("jdbc").options(**self._options(name)).load()
+        # Times without a zone would become instants else, of the session's zone.
+        options = {**self._options(name), "preferTimestampNTZ": "true"}
+        return self._spark.read.format("jdbc").options(**options).load()
 
     def append(self, frame: DataFrame, name: str) -> None:
         """Adds rows to a table that is there and has the columns of ``frame``."""

@@ -55,7 +55,7 @@ class Ledger:
         for last_try in (False, True):
             try:
                 with self.database.transaction() as transaction:
-                    if not self._is_there(transaction):
+                    if not self.is_there(transaction):
                         transaction.run(
                             f"CREATE TABLE {self.name} (target text NOT NULL, load bigint NOT "
                             "NULL, topic text NOT NULL, topic_id text NOT NULL, ranges json NOT "
@@ -69,7 +69,8 @@ class Ledger:
                 if last_try or not error.is_taken:
                     raise
 
-    def _is_there(self, transaction: JdbcTransaction) -> bool:
+    def is_there(self, transaction: JdbcTransaction) -> bool:
+        """Tells whether a load into any table of the schema has made it."""
         return transaction.rows("SELECT to_regclass(?) IS NOT NULL", self.name) == [(True,)]
 
     def last(self, transaction: JdbcTransaction, *, before: int | None = None) -> Commit | None:

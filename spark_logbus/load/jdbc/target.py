@@ -13,7 +13,7 @@ transaction of one that is not dead needs its own, so it comes before that and i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial, reduce
 
@@ -22,18 +22,26 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_logbus.audit.warehouse import Loads
+from spark_logbus.load.chosen_columns import chosen, exact_column
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.errors import SupersededError, WarehouseError, translated
-from spark_logbus.load.jdbc.columns import ROWS, check_fit, check_known, columns_of
+from spark_logbus.load.jdbc.columns import (
+    ROWS,
+    ExistingColumn,
+    check_fit,
+    check_known,
+    columns_of,
+    with_json_texts,
+)
 from spark_logbus.load.jdbc.connection import Database, DatabaseError, DatabaseUnavailableError
 from spark_logbus.load.jdbc.ledger import Ledger
 from spark_logbus.load.jdbc.staging import Part, StagedCommit, StagingTables, tally_of_parts
-from spark_logbus.load.plan.window import ExistingRows, Window, check_all_read, inside
+from spark_logbus.load.plan.window import ExistingRows, Window, below, check_all_read, inside
 from spark_logbus.load.read.input import DecodedRead, LoadInput
 from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tables import JdbcTable
 from spark_logbus.load.tally import NONE, tally_of
-from spark_logbus.load.target import PlannedReplacement, StagedLoad
+from spark_logbus.load.target import History, PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
 
 
@@ -69,13 +77,19 @@ class TableTarget:
             if error.is_locked:
                 raise self._ledger.held() from error
             raise
-        if last is not None and there is None:
+        self._require_table(last, there)
+        return last
+
+    def _require_table(
+        self, last: Commit | None, existing: Mapping[str, ExistingColumn] | None
+    ) -> None:
+        """Raises WarehouseError where there is no table, and loads were committed there."""
+        if last is not None and existing is None:
             raise WarehouseError(
                 f"Table {self._table} is missing, and the {self._ledger.name} of its schema says "
                 f"that load {last.number} was committed there. Restore the table, or load into "
                 "another one."
             )
-        return last
 
     def stage(self, load_input: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
         decoded, name = self._plan(load_input, steps), self._staging.new_name()
@@ -139,6 +153,45 @@ class TableTarget:
 
     def loads(self) -> Loads:
         return self._ledger.loads()
+
+    def history(self, columns: Sequence[str] | None = None) -> History:
+        table = self._database.qualified(self._table.name)
+        with self._database.transaction() as transaction:
+            # Read before the rows are: what comes in between is above these ends.
+            last = self._ledger.last(transaction) if self._ledger.is_there(transaction) else None
+            existing = transaction.existing(table)
+        self._require_table(last, existing)
+        stored = partial(self._stored, existing)
+        if existing is None:
+            return History(last, None, (), (), partial(stored, StructType()))
+        check_known(existing, table=table)
+        with translated(f"read {self._table}"):
+            rows = self._database.read(self._table.name)
+            names = chosen(rows.columns, columns, where=str(self._table))
+            ends = {} if last is None else last.ends
+            found = rows.where(below(ends)).select(*map(exact_column, names))
+        return History(last, found, tuple(rows.columns), (), partial(stored, rows.schema))
+
+    def _stored(
+        self,
+        existing: Mapping[str, ExistingColumn] | None,
+        read: StructType,
+        frame: DataFrame,
+        wanted: Sequence[str] | None,
+    ) -> DataFrame:
+        """Columns as a load would put them in, with the types that Spark ``read`` of the table."""
+        known = {each.name: each.dataType for each in read.fields}
+        if existing is not None:
+            columns = [each for each in columns_of(frame.schema) if each.name in existing]
+            own = {each.name: existing[each.name] for each in columns}
+            check_fit(columns, own, table=self._database.qualified(self._table.name))
+        texts = with_json_texts(frame)
+        return texts.select(
+            *(
+                exact_column(each.name).cast(known.get(each.name, each.dataType)).alias(each.name)
+                for each in texts.schema.fields
+            )
+        )
 
     def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
         names = self._names()

@@ -37,6 +37,7 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.errors import DataLossError
+from spark_logbus.load.chosen_columns import chosen, exact_column
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import TargetConfig
 from spark_logbus.load.errors import SupersededError, WarehouseError, translated
@@ -57,13 +58,13 @@ from spark_logbus.load.lake.table import (
 )
 from spark_logbus.load.lake.writing import Written, write
 from spark_logbus.load.layout import Layout, LayoutChoice, Period
-from spark_logbus.load.plan.window import ExistingRows, Window, check_all_read
+from spark_logbus.load.plan.window import ExistingRows, Window, below, check_all_read
 from spark_logbus.load.read.input import DecodedRead, LoadInput
 from spark_logbus.load.schema import IncompatibleColumnsError
 from spark_logbus.load.small_files import worth_rewriting
 from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, TALLIED, ConditionCount, ObservedTally, RecordTally
-from spark_logbus.load.target import PlannedReplacement, StagedLoad
+from spark_logbus.load.target import History, PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
 
 #: Columns that say which record each row is, and when that was.
@@ -443,6 +444,22 @@ class LakeTarget:
         progress = self._progress(self._opened())
         return Loads() if progress is None else progress.loads
 
+    def history(self, columns: Sequence[str] | None = None) -> History:
+        version = self._table.newest()
+        if version is None:
+            layout = self._table.layout_of_new(self._choice)
+            stored = partial(_stored, self._table, layout)
+            return History(None, None, (), layout.period_columns, stored)
+        layout, offered = version.layout(self._choice), version.schema.names
+        last = _commit_of(self._progress(version), self._config.topic)
+        names = chosen(offered, columns, where=self.path)
+        read = [*names, *(name for name in TALLIED if name not in names)]
+        with translated(f"read {self.path}"):
+            every = rows_of(self._spark, version, version.files(), read)
+            rows = every.where(below({} if last is None else last.ends))
+        rows, stored = rows.select(*map(exact_column, names)), partial(_stored, version, layout)
+        return History(last, rows, tuple(offered), layout.period_columns, stored)
+
     def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
         with translated(f"look for records in the files of {self.path}"):
             version = self._opened()
@@ -542,6 +559,15 @@ def _staged(
         written.size_bytes + letters.size_bytes,
         timeless.count(),
     )
+
+
+def _stored(
+    table: LakeTable | LakeVersion, layout: Layout, frame: DataFrame, wanted: Sequence[str] | None
+) -> DataFrame:
+    """Records with the columns that say which partition they belong to, where those are wanted."""
+    if wanted is not None and {*wanted}.isdisjoint(layout.period_columns):
+        return frame
+    return table.partitioned(frame, layout)
 
 
 def _commit_of(progress: Progress | None, topic: str) -> Commit | None:

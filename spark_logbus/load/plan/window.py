@@ -258,6 +258,18 @@ def inside(ranges: tuple[OffsetRange, ...]) -> Column:
     return condition
 
 
+def below(ends: Mapping[int, int]) -> Column:
+    """The condition that a record is below the end of its partition, of ``ends`` by number. None
+    is in a partition that they do not name."""
+    if not ends:
+        return F.lit(False)
+    # Looked up by place, however many partitions there are.
+    by_partition = F.array(
+        *(F.lit(ends.get(each, 0)).cast("bigint") for each in range(max(ends) + 1))
+    )
+    return F.col("offset") < F.get(by_partition, F.col("partition"))
+
+
 def check_moments(topic: str, rows: DataFrame, window: Window) -> None:
     """Raises NotInLogError where records of the moments of the window are gone from the log, which
     looks moments up in what it still has. ``rows``, of all records, know when they were."""

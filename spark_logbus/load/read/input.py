@@ -13,7 +13,13 @@ from spark_logbus.errors import DataLossError
 from spark_logbus.load.config import TargetConfig
 from spark_logbus.load.errors import translated
 from spark_logbus.load.plan.ranges import LoadSource
-from spark_logbus.load.read.reading import Decoding, PlannedRead, decoded, read
+from spark_logbus.load.read.reading import (
+    Decoding,
+    PlannedRead,
+    decoded,
+    read,
+    without_dead_letters,
+)
 from spark_logbus.load.read.shuffle import most_directories
 from spark_logbus.load.read.values import UNDECODABLE
 from spark_logbus.load.step_timer import StepTimer
@@ -49,7 +55,7 @@ class DecodedRead:
         apart = load_input.decoding.dead_letters
         self._dead = ConditionCount(every, f"{UNDECODABLE} is not null" if apart else None)
         #: Records that decode, or all of them where none are kept apart. To be written once.
-        self.frame = _without_dead(self._dead.frame) if apart else self._dead.frame
+        self.frame = without_dead_letters(self._dead.frame, load_input.decoding)
 
     @property
     def tasks(self) -> int:
@@ -64,8 +70,7 @@ class DecodedRead:
     def sample(self) -> DataFrame:
         """Reads some of what ``frame`` holds, from places that are spread over all of it."""
         decoding = self._input.decoding
-        some = decoded(self._planned.sample(), decoding)
-        return _without_dead(some) if decoding.dead_letters else some
+        return without_dead_letters(decoded(self._planned.sample(), decoding), decoding)
 
     def gathers(
         self,
@@ -139,7 +144,3 @@ class DecodedRead:
                 "nothing was committed. Run the load again, and if it persists, check the topic "
                 "with `logbus dump`."
             )
-
-
-def _without_dead(frame: DataFrame) -> DataFrame:
-    return frame.where(f"{UNDECODABLE} is null").drop(UNDECODABLE)

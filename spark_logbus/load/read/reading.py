@@ -61,6 +61,21 @@ class Decoding:
         fields = self.json if self.avro is None else self.avro.fields
         return [] if fields is None else fields.names
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The source's options for what is read of a record."""
+        kept = {"onUndecodable": "keep"} if self._apart_when_read else {}
+        return {"includeHeaders": "true", **kept}
+
+    @property
+    def columns_read(self) -> list[str]:
+        """Names of the source's columns that are read, in the order of those that are made."""
+        return ["key", VALUE, *RECORD[1:], *([UNDECODABLE] if self._apart_when_read else [])]
+
+    @property
+    def _apart_when_read(self) -> bool:
+        return self.has_schema and self.dead_letters
+
     def for_topic(self, topic: str, *, has_schema: bool) -> Decoding:
         """Returns the decoding of a topic's values.
 
@@ -126,12 +141,8 @@ def read(
 ) -> PlannedRead:
     """Exactly the records of ``ranges``, whose values are not decoded yet but for those with a
     schema."""
-
-    options = {**options_of(ranges, zookeeper, topic), "includeHeaders": "true"}
-    names = ["key", VALUE, *RECORD[1:]]
-    if decoding.has_schema and decoding.dead_letters:
-        options["onUndecodable"] = "keep"
-        names.append(UNDECODABLE)
+    options = {**options_of(ranges, zookeeper, topic), **decoding.options}
+    names = decoding.columns_read
     offered = source_schema(options)
     schema = StructType([offered[name] for name in names])
     reader = reader_of_batch(options, schema)
@@ -168,6 +179,13 @@ def decoded(frame: DataFrame, decoding: Decoding) -> DataFrame:
             dead_letters=decoding.dead_letters,
         )
     return fields_of_schema(frame) if decoding.has_schema else frame
+
+
+def without_dead_letters(frame: DataFrame, decoding: Decoding) -> DataFrame:
+    """Records of a ``decoded`` frame that are not to be kept apart."""
+    if not decoding.dead_letters:
+        return frame
+    return frame.where(f"{UNDECODABLE} is null").drop(UNDECODABLE)
 
 
 def partitioned(frame: DataFrame, layout: Layout) -> DataFrame:

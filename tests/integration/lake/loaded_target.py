@@ -1,0 +1,136 @@
+"""Targets of each kind that a topic is loaded into, read together with its log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_logbus.lake import HistoryAndStream, union_read, union_stream
+from spark_logbus.load import (
+    JdbcTable,
+    LoadConfig,
+    Loaded,
+    ReprocessConfig,
+    Reprocessed,
+    run_load,
+    run_reprocess,
+)
+from spark_logbus.load.chosen_columns import exact_column
+from tests.servers.cluster import Logbus
+
+Row = tuple[Any, ...]
+_numbers = itertools.count(1)
+
+
+class LoadedTarget:
+    """A topic of two partitions with JSON values, and the target of its loads. ``decoding`` are the
+    options of all loads and reads."""
+
+    def __init__(self, spark: SparkSession, logbus: Logbus, target: str | JdbcTable) -> None:
+        self.spark = spark
+        self.logbus = logbus
+        self.target = target
+        self.topic = logbus.topic(partitions=2)
+        self.decoding: dict[str, Any] = {}
+        self.produced: dict[int, list[str]] = {0: [], 1: []}
+
+    @property
+    def in_files(self) -> bool:
+        return isinstance(self.target, str)
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """The number of records that were produced to each partition."""
+        return {partition: len(own) for partition, own in self.produced.items()}
+
+    def counts_in_log(self) -> dict[int, int]:
+        """The number of records that each partition's log has now."""
+        return {each.partition: end for each, end in self.logbus.ends(self.topic).items()}
+
+    def produce(self, *values: str | None, partition: int = 0, **more: Any) -> None:
+        self.logbus.produce(self.topic, values, partition=partition, **more)
+
+    def produce_numbers(self, count: int) -> None:
+        """Produces the next numbers to each partition."""
+        for partition, own in self.produced.items():
+            first = len(own)
+            values = [json.dumps({"n": number}) for number in range(first, first + count)]
+            own += values  # first: a reader may see them at once
+            self.produce(*values, partition=partition)
+
+    def load(self, **more: Any) -> Loaded:
+        config = LoadConfig(
+            self.topic, self.target, self.logbus.zookeeper, **{**self.decoding, **more}
+        )
+        return run_load(self.spark, config)
+
+    def reprocess(self, start: dict[str, int], **more: Any) -> Reprocessed:
+        config = ReprocessConfig(
+            topic=self.topic,
+            warehouse=self.target,
+            zookeeper=self.logbus.zookeeper,
+            start=json.dumps({self.topic: start}),
+            **{**self.decoding, **more},
+        )
+        return run_reprocess(self.spark, config)
+
+    def union(self, **more: Any) -> DataFrame:
+        given = {"zookeeper": self.logbus.zookeeper, **self.decoding, **more}
+        return union_read(self.spark, self.topic, self.target, **given)
+
+    def stream(self, **more: Any) -> HistoryAndStream:
+        given = {"zookeeper": self.logbus.zookeeper, **self.decoding, **more}
+        return union_stream(self.spark, self.topic, self.target, **given)
+
+    def table(self) -> DataFrame:
+        """The target, read without logbus."""
+        if isinstance(self.target, str):
+            reader = self.spark.read.option("mergeSchema", "true")
+            return reader.parquet(str(Path(self.target) / self.topic))
+        return (
+            self.spark.read.format("jdbc")
+            .options(
+                url=self.target.url,
+                dbtable=self.target.table,
+                driver="org.postgresql.Driver",
+                preferTimestampNTZ="true",
+                **self.target.properties,
+            )
+            .load()
+        )
+
+    def check_whole(self, frame: DataFrame, *, least: dict[int, int]) -> None:
+        """Checks that ``frame`` has each record from the first of each partition on, once and
+        unchanged, and ``least`` so many of each."""
+        found: dict[int, list[Row]] = {0: [], 1: []}
+        for partition, offset, value in rows(frame, "partition", "offset", "value"):
+            found[partition].append((offset, value.decode()))
+        for partition, own in found.items():
+            assert own == [*enumerate(self.produced[partition][: len(own)])]
+            assert len(own) >= least[partition], (partition, len(own), least)
+
+
+def rows(frame: DataFrame, *names: str) -> list[Row]:
+    """Rows in the order of their offsets."""
+    columns = [exact_column(name) for name in names or frame.columns]
+    return [tuple(row) for row in frame.orderBy("partition", "offset").select(*columns).collect()]
+
+
+def columns_of(frame: DataFrame) -> list[tuple[str, str]]:
+    """Names and types; a database tells of some columns that they are never null."""
+    return [(each.name, each.dataType.simpleString()) for each in frame.schema.fields]
+
+
+def assert_alike(found: DataFrame, expected: DataFrame) -> None:
+    """Asserts that two frames have the same columns and the same rows."""
+    assert columns_of(found) == columns_of(expected)
+    assert rows(found) == rows(expected)
+
+
+def is_of_a_file_that_is_gone(error: Exception) -> bool:
+    """Tells whether a read has met a file that a load has rewritten since the read was planned."""
+    return "FILE_NOT_EXIST" in str(error)
