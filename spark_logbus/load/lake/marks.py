@@ -41,7 +41,7 @@ class Mark:
 
     @property
     def prefix(self) -> str:
-        """How the names of its files begin."""
+        """Prefix of the names of its files."""
         return f"part-{self.staging}-"
 
 

@@ -26,7 +26,7 @@ _OPEN_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """What one file has of some ranges: their tally, and the number of its other rows."""
+    """Rows that one file has of some ranges, as their tally, and the number of its other rows."""
 
     file: LakeFile
     tally: RecordTally

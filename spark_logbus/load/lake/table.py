@@ -38,7 +38,7 @@ OWN_DIRECTORY = "_logbus"
 
 
 class ConflictError(WarehouseError):
-    """Somebody has committed to the table since the version that was looked at."""
+    """Error: somebody has committed to the table since the version that was looked at."""
 
 
 class RestoredError(WarehouseError):
@@ -72,7 +72,7 @@ class Progress:
         return Progress(self.topic_id, number, token, {**self.ends, **ends}, spans)
 
     def fenced(self, token: int) -> Progress:
-        """The same progress under another token, after which no load before can commit."""
+        """Returns the same progress under another token, after which no load before can commit."""
         return replace(self, token=token)
 
     @property
@@ -108,7 +108,7 @@ def properties_of(topic: str, topic_id: str, layout: Layout) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one commit makes of a version. Immutable."""
+    """Change that one commit makes to a version. Immutable."""
 
     progress: Progress
     added: Sequence[LakeFile] = ()
@@ -118,7 +118,7 @@ class Change:
 
 
 class FileWriter(Protocol):
-    """What tasks write files with. Picklable; holds no connection."""
+    """Writer of files in tasks. Picklable; holds no connection."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -148,7 +148,7 @@ class FileWriter(Protocol):
 
 
 class FileReader(Protocol):
-    """What tasks read a table's files with. Picklable; holds no connection."""
+    """Reader of a table's files in tasks. Picklable; holds no connection."""
 
     @property
     def schema(self) -> pa.Schema:

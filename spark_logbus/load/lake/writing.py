@@ -47,7 +47,7 @@ class Written:
     tally: RecordTally = NONE
 
     def with_others(self, others: Written) -> Written:
-        """Both together, which have no record in common."""
+        """Joins two, which have no record in common."""
         return Written((*self.files, *others.files), self.tally.with_others(others.tally))
 
     @property
