@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from spark_logbus.load.config import TargetConfig
 from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.lake.columns import conformed, fit
-from spark_logbus.load.lake.marks import Mark
+from spark_logbus.load.lake.marks import Mark, OwnDirectory
 from spark_logbus.load.lake.reading import FileRows, rows_by_file, rows_of
 from spark_logbus.load.lake.table import (
     Change,
@@ -63,6 +63,11 @@ class DeadLetters:
         fit(version.schema, frame.schema, evolve=False, widens=False, where=self.name)
         columns = conformed(frame, version.schema, ())
         return write(columns, version.writer(), mark.staging, self._config.compression)
+
+    def discard(self, mark: Mark) -> None:
+        """Deletes the files of a load that was not committed and no longer can be."""
+        if self._table.newest() is not None:
+            OwnDirectory(*self._table.own_directory(), self._config.topic).delete_files(mark)
 
     def put(self, mark: Mark, topic_id: str) -> None:
         """Puts the files of a load that is committed into the table, unless they are there."""

@@ -178,6 +178,7 @@ class LakeTarget:
             # One with an older number may have committed, and been taken over then.
             if mark.number > before.number:
                 own.delete_files(mark)
+                self._letters.discard(mark)
             own.delete(mark)
         return before.fenced(token)
 
@@ -355,6 +356,7 @@ class LakeTarget:
         own = self._own()
         if progress is None or progress.number < staged.number:
             own.delete_files(staged.mark)
+            self._letters.discard(staged.mark)
         own.delete(staged.mark)
         by = "its progress is gone" if progress is None else f"it stands at load {progress.number}"
         raise SupersededError(
@@ -580,8 +582,6 @@ def _commit_of(progress: Progress | None, topic: str) -> Commit | None:
 def _check_columns(staged: StagedCommit, version: LakeVersion, where: str) -> None:
     """Raises IncompatibleColumnsError where the table no longer has the columns, or partitions,
     that the files were written with."""
-    if version.version == staged.written_on.version:
-        return
     ours, theirs = staged.written_on.writer(), version.writer()
     there = {field.name: field for field in theirs.schema}
     changed = [

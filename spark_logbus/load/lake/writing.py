@@ -67,9 +67,13 @@ def write(
 
     To ``gather`` is to have the records of a partition in one task, and so in one file.
     """
+    names = tuple(frame.columns)
+    # Under numbers, because PySpark takes a name with a dot or a backquote for an expression.
+    frame = frame.toDF(*(_number(place) for place in range(len(names))))
     if gather:
-        frame = frame.hint("rebalance", *writer.partition_names)
-    task = partial(_write, writer, staging, compression or _DEFAULT_COMPRESSION)
+        places = (names.index(name) for name in writer.partition_names)
+        frame = frame.hint("rebalance", *map(_number, places))
+    task = partial(_write, writer, names, staging, compression or _DEFAULT_COMPRESSION)
     written = Written()
     for row in frame.mapInArrow(task, _ANSWER).collect():
         files: list[LakeFile] = pickle.loads(row["files"])
@@ -79,15 +83,23 @@ def write(
     return written
 
 
+def _number(place: int) -> str:
+    return f"c{place}"
+
+
 def _write(
-    writer: FileWriter, staging: str, compression: str, batches: Iterator[pa.RecordBatch]
+    writer: FileWriter,
+    names: Sequence[str],
+    staging: str,
+    compression: str,
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Writes one task's batches, and answers with its files."""
     end_quietly_when_dropped()
     task = _Task(writer, staging, compression)
     for batch in batches:
         if batch.num_rows:
-            task.add(batch)
+            task.add(batch.rename_columns([*names]))
     files, tally = task.end(), task.tally
     yield pa.RecordBatch.from_arrays(
         [pa.array([tally.records]), pa.array([tally.digest]), pa.array([pickle.dumps(files)])],

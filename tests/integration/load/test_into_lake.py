@@ -89,7 +89,7 @@ def test_each_load_brings_what_is_new_with_its_offsets(lake: LoadedLake) -> None
     assert (second.number, second.records) == (2, 1)
     assert lake.rows("partition", "offset") == [(0, 0), (0, 1), (0, 2), (1, 0)]
     assert lake.marks() == []
-    assert sorted(lake.logbus.committed(f"group-{lake.name}").values()) == [1, 3]
+    assert sorted(lake.logbus.committed(f"group-{lake.name}").values()) == [1, 2]
     version = lake.opened.newest()
     assert version is not None
     progress = version.progress()
@@ -128,10 +128,9 @@ def test_fields_of_a_topic_with_a_schema_are_columns(lake: LoadedLake) -> None:
     lake.topic = topic_of(lake.logbus, "columns")
     publish(lake.logbus, lake.topic, flights(0, 30))
     lake.load()
-    expected = flights(0, 30).to_pylist()
     rows = lake.rows("carrier", "number", "tail", "delay")
     names = ("carrier", "number", "tail", "delay")
-    assert rows == [tuple(row[name] for name in names) for row in expected]
+    assert rows == [tuple(row[name] for name in names) for row in flights(0, 30)]
 
 
 @pytest.mark.parametrize("period", [Period.HOUR, Period.DAY, Period.MONTH, Period.NONE])
@@ -443,6 +442,7 @@ def test_types_widen_where_the_format_allows_it(lake: LoadedLake) -> None:
     assert lake.rows("n") == [(1,), (5_000_000_000,)]
     lake.produce('{"n": 3}')
     lake.load(json_schema="n int")  # narrower ones always fit
+    lake.produce('{"n": 4}')
     with pytest.raises(IncompatibleColumnsError, match="n of"):
         lake.load(json_schema="n string", evolve=True)
 
@@ -565,13 +565,13 @@ def test_a_window_is_decoded_anew_and_all_others_stay(lake: LoadedLake) -> None:
     append_beside(lake)
     lake.produce('{"n": 5}', "[", timestamp_us=DAY_US)
     lake.load(json_schema="n int", dead_letters=True)
-    window = {"0": 1}
-    until = f'{{"{lake.topic}": {{"0": 5}}}}'
+    window = {"0": 1, "1": 0}
+    until = f'{{"{lake.topic}": {{"0": 5, "1": 0}}}}'
     planned = lake.reprocess(
         window, until=until, json_schema="n int, m int", dead_letters=True, evolve=True,
         dry_run=True,
     )  # fmt: skip
-    assert (planned.columns_added, planned.before.kept) == (("m",), 2)
+    assert (planned.columns_added, planned.before.kept) == (("m",), 1)
     done = lake.reprocess(window, until=until, json_schema="n int, m int", dead_letters=True,
                           evolve=True)  # fmt: skip
     assert (done.before.records, done.before.dead_letters) == (2, 2)
@@ -597,7 +597,7 @@ def test_dead_letters_that_decode_now_leave_their_table(
         with pytest.raises(KilledError):
             lake.reprocess(
                 "earliest", json_schema="n int, `value` string", dead_letters=True, drop_value=True,
-                evolve=True, until=f'{{"{lake.topic}": {{"0": 2}}}}',
+                evolve=True, until=f'{{"{lake.topic}": {{"0": 2, "1": 0}}}}',
             )  # fmt: skip
     lake.load(json_schema="n int", dead_letters=True, drop_value=True)
     assert lake.rows("offset", letters=True) == [(1,), (2,)]
