@@ -1,4 +1,4 @@
-"""A table of a lake that loads go into, in either format, read back with the format's own library."""
+"""A table of a lake that loads go into, read back with the own library of its format."""
 
 from __future__ import annotations
 

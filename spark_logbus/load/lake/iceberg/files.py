@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs as pafs
 from pyarrow import parquet as pq
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import (
-    ArrowScan,
     MetricModeTypes,
     MetricsMode,
     PyArrowFileIO,
@@ -26,10 +26,11 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from spark_logbus.errors import ConfigError
+from spark_logbus.load.lake.iceberg.projection import deleted_rows, rows_in
 from spark_logbus.load.lake.table import LakeFile
 
 #: Property of a catalogue, so that pyarrow reads and writes the files of its tables.
@@ -96,13 +97,44 @@ class IcebergFileReader:
 
     schema: pa.Schema
     io: PyArrowFileIO
-    metadata: TableMetadata
-    projected: Schema
+    #: The same columns, with their ids.
+    wanted: pa.Schema
+    specs: Mapping[int, PartitionSpec]
+    columns: Schema
 
     def read(self, file: LakeFile) -> Iterator[pa.RecordBatch]:
-        scan = ArrowScan(self.metadata, self.io, self.projected, AlwaysTrue())
-        for batch in scan.to_record_batches([task_of(file)]):
-            yield batch.cast(self.schema)
+        task, first = task_of(file), 0
+        deleted = self._deleted(task)
+        with self._opened(file.path) as stream:
+            for batch in rows_in(stream, self.wanted, self._constants(task.file)):
+                rows = batch.num_rows
+                inside = deleted[(deleted >= first) & (deleted < first + rows)] - first
+                if inside.size:
+                    kept = np.ones(rows, dtype=bool)
+                    kept[inside] = False
+                    batch = batch.filter(pa.array(kept))
+                first += rows
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+
+    def _deleted(self, task: FileScanTask) -> npt.NDArray[np.int64]:
+        found = [np.empty(0, dtype=np.int64)]
+        for each in task.delete_files:
+            with self._opened(each.file_path) as stream:
+                found.append(deleted_rows(each, task.file.file_path, stream))
+        return np.concatenate(found)
+
+    def _constants(self, file: DataFile) -> dict[str, pa.Scalar]:
+        """Values of columns that a migrated file has in its partition alone."""
+        spec = self.specs[file.spec_id]
+        return {
+            self.columns.find_field(field.source_id).name: pa.scalar(value)
+            for field, value in zip(spec.fields, file.partition._data, strict=True)
+            if isinstance(field.transform, IdentityTransform) and value is not None
+        }
+
+    def _opened(self, location: str) -> pafs.NativeFile:
+        storage, path = located(self.io, location)
+        return storage.open_input_file(path)
 
 
 def task_of(file: LakeFile) -> FileScanTask:

@@ -102,7 +102,9 @@ class IcebergVersion:
         more = ", ..." if len(changed) > _LISTED else ""
         raise RestoredError(
             f"Table {self._name} was set back: snapshot {self.version} has offsets up to "
-            f"{listed}{more}, and load {last.number} had committed snapshot {kept.snapshot_id}."
+            f"{listed}{more}, and load {last.number} had committed snapshot {kept.snapshot_id}. "
+            "Nothing was loaded. Give --accept-restore to load again from there, or set the table "
+            "to that snapshot."
         )
 
     def _kept(self) -> Mark | None:
@@ -196,19 +198,12 @@ class IcebergVersion:
                 f"{', '.join(fields)}."
             )
         projected = Schema(*(fields[name] for name in names))
-        # Each task gets this: without what is long and of no use to it.
-        metadata = self._metadata.model_copy(
-            update={
-                "snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {},
-                "current_snapshot_id": None, "statistics": [], "partition_statistics": [],
-                "properties": _without(self._metadata.properties, PROGRESS),
-            }
-        )  # fmt: skip
         return IcebergFileReader(
             schema=column_types.arrow_schema(projected, ids=False),
             io=file_io(self._table, str(self._name)),
-            metadata=metadata,
-            projected=projected,
+            wanted=column_types.arrow_schema(projected, ids=True),
+            specs=self._metadata.specs(),
+            columns=self._columns,
         )
 
     def describe(self, path: str) -> LakeFile:
@@ -300,7 +295,3 @@ def _event_time(text: str | None) -> str:
         return Layout.from_json(json.loads(text or "")).event_time
     except (KeyError, TypeError, ValueError):
         return DEFAULT_LAYOUT.event_time
-
-
-def _without(properties: Mapping[str, str], name: str) -> dict[str, str]:
-    return {key: value for key, value in properties.items() if key != name}

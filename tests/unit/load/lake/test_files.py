@@ -50,8 +50,8 @@ def test_columns_are_taken_by_name_and_cast() -> None:
     assert made.column("x").to_pylist() == [1]
 
 
-def file(path: str, size: int = 1, **more: tuple[int, int]) -> LakeFile:
-    return LakeFile(path, size, 1, **more)
+def file(path: str, size: int = 1) -> LakeFile:
+    return LakeFile(path, size, 1)
 
 
 def test_files_are_shared_out_evenly() -> None:
