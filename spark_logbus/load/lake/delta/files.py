@@ -1,15 +1,15 @@
 """Parquet files of a Delta table, as Spark's tasks write and read them.
 
-Values of partition columns stand in the log alone, as text. Directories are named after them for a
-person's eye: a name has only characters that every store and every encoding leaves as they are, so
-values that look alike may share a directory. The names of files are unique.
+Values of partition columns stand in the log, as text. Directories are named after them in the way
+of Hive, with all that is not a letter or digit escaped as in a URL: some readers, Polars among
+them, take the values from there. A name of a directory has an end, so very long values are cut
+there, and only there. The names of files are unique.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 from pyarrow import fs as pafs
 from pyarrow import parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.lake.delta.storage import DeltaStorage
@@ -26,8 +28,7 @@ from spark_logbus.load.lake.table import LakeFile
 
 #: Directory of records without a value, in the words of Hive.
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]")
-_MAX_NAME: Final = 64
+_MAX_NAME: Final = 120  # of 255 bytes, with room for the name of the column
 #: Characters that the library leaves as they are, beside letters and digits.
 _NOT_ESCAPED: Final = "/=-_.~!$&'()+,;@:"
 
@@ -51,14 +52,24 @@ class DeltaWriter:
     storage: DeltaStorage
     schema: pa.Schema
     partition_names: tuple[str, ...]
+    #: Those of them that may not be null.
+    required: tuple[str, ...]
 
     def filesystem(self) -> pafs.FileSystem:
         return self.storage.filesystem()
 
     def path(self, values: Sequence[object], name: str) -> str:
+        texts = dict(zip(self.partition_names, map(partition_text, values), strict=True))
+        for column in self.required:
+            if texts[column] is None:
+                raise WarehouseError(
+                    f"A record has no value for the column {column}, by which {self.storage.root} "
+                    "is partitioned and which may not be null there. Allow null, or give "
+                    "--dead-letters where the value does not decode."
+                )
         directories = [
-            f"{_safe(column)}={_NULL if text is None else _safe(text)}"
-            for column, text in zip(self.partition_names, map(partition_text, values), strict=True)
+            f"{_escaped(column)}={_NULL if text is None else _escaped(text)}"
+            for column, text in texts.items()
         ]
         return self.storage.path("/".join([*directories, name]))
 
@@ -69,7 +80,7 @@ class DeltaWriter:
         texts = tuple(map(partition_text, values))
         own = dict(zip(self.partition_names, texts, strict=True))
         return LakeFile(
-            self.storage.relative(path),
+            encoded_path(self.storage.relative(path)),
             size_bytes,
             metadata.num_rows,
             texts,
@@ -124,6 +135,28 @@ class DeltaReader:
         return values if values.type == column.type else values.cast(column.type, safe=safe)
 
 
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns as Arrow has them (pure), without what a table notes about them, which would come
+    back as a note of another name."""
+    bare = _without_notes(schema)
+    assert isinstance(bare, StructType)
+    return to_arrow_schema(bare, timezone="UTC")
+
+
+def _without_notes(kind: DataType) -> DataType:
+    match kind:
+        case StructType():
+            return StructType(
+                [StructField(f.name, _without_notes(f.dataType), f.nullable) for f in kind.fields]
+            )
+        case ArrayType():
+            return ArrayType(_without_notes(kind.elementType), kind.containsNull)
+        case MapType():
+            key, value = _without_notes(kind.keyType), _without_notes(kind.valueType)
+            return MapType(key, value, kind.valueContainsNull)
+    return kind
+
+
 def partition_text(value: object) -> str | None:
     """A partition's value as the log has it (pure). An empty text is null in Delta."""
     match value:
@@ -157,8 +190,11 @@ def encoded_path(path: str) -> str:
     return quote(path, safe=_NOT_ESCAPED)
 
 
-def _safe(text: str) -> str:
-    return _UNSAFE.sub("_", text)[:_MAX_NAME] or "_"
+def _escaped(text: str) -> str:
+    shown = text[:_MAX_NAME]
+    while len(quote(shown, safe="")) > _MAX_NAME:
+        shown = shown[:-1]
+    return quote(shown, safe="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +217,7 @@ class _Statistics:
         least: dict[str, object] = {}
         most: dict[str, object] = {}
         for name, (low, high) in self.bounds.items():
-            shown = _shown(schema.field(name).type)
+            shown = _shown(schema.field(name).type) if name in schema.names else None
             both = (None, None) if shown is None else (shown(low, False), shown(high, True))
             if None not in both:
                 least[name], most[name] = both

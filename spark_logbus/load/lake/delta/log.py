@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,9 @@ DIRECTORY: Final = "_delta_log"
 _REPLACED: Final = "REPLACE TABLE"
 _RESTORED: Final = "RESTORE"
 
+#: The version to which a table is set back that is replaced by an empty one.
+NOTHING: Final = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Restore:
@@ -28,18 +31,20 @@ class Restore:
     to: int | None
 
 
-#: The version to which a table is set back that is replaced by an empty one.
-NOTHING: Final = -1
-
-
 @dataclass(frozen=True, slots=True)
 class CommitLog:
     """Reads single commits. Raises WarehouseError."""
 
     storage: DeltaStorage
 
-    def actions(self, version: int) -> list[Mapping[str, Any]] | None:
-        """Reads the actions of a commit; None where its file is not there, or no longer."""
+    def numbers(self, version: int) -> Mapping[str, int] | None:
+        """Reads the application transactions of a commit; None where its file is not there, or no
+        longer."""
+        actions = self._actions(version, "txn")
+        return None if actions is None else {each["appId"]: each["version"] for each in actions}
+
+    def _actions(self, version: int, kind: str) -> list[Mapping[str, Any]] | None:
+        """Reads the actions of one kind; None where the file is not there."""
         path = self._path(version)
         with self.storage.errors(f"read commit {version} of"):
             try:
@@ -47,12 +52,15 @@ class CommitLog:
                     lines = file.read().splitlines()
             except FileNotFoundError:
                 return None
-            return [json.loads(line) for line in lines if line.strip()]
+            # Most lines are of files.
+            name = json.dumps(kind).encode()
+            found = [json.loads(line) for line in lines if name in line]
+            return [action[kind] for action in found if kind in action]
 
     def restore(self, version: int) -> Restore | None:
         """Tells what a commit set the table back to; None for one that did not, or that is cleared
         away."""
-        info = next(_commit_infos(self.actions(version) or ()), {})
+        info, *_ = self._actions(version, "commitInfo") or [{}]
         operation = str(info.get("operation", "")).upper()
         if _REPLACED in operation:
             return Restore(NOTHING)
@@ -74,7 +82,3 @@ class CommitLog:
 
     def _path(self, version: int) -> str:
         return self.storage.path(f"{DIRECTORY}/{version:020}.json")
-
-
-def _commit_infos(actions: Any) -> Iterator[Mapping[str, Any]]:
-    return (action["commitInfo"] for action in actions if "commitInfo" in action)

@@ -11,8 +11,9 @@ and the log carries it along through its checkpoints::
     logbus:<topic id>:<partition>:spans:<k>:start
     logbus:<topic id>:<partition>:spans:<k>:end
 
-None is ever taken away. Where an older version was restored, the partitions that it did not have
-are unknown again.
+Each commit of ours has all of them, so that they can be read from one file: the library reads the
+log for each number that it is asked for. None is ever taken away. Where an older version was
+restored, the partitions that it did not have are unknown again.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class OffsetTransactions:
         spans = {each: own for each, own in spans.items() if own}
         return Progress(self.topic_id, number, token, ends, spans)
 
-    def changed(self, progress: Progress) -> dict[str, int]:
-        """Returns the numbers that make the progress, without those that are there already."""
-        wanted: dict[str, int] = {}
+    def after(self, progress: Progress) -> dict[str, int]:
+        """Returns all numbers that make the progress in the next version."""
+        wanted = {self.name("load"): progress.number, self.name("token"): progress.token}
         for each in range(max((*progress.ends, len(self._ends()) - 1), default=-1) + 1):
             spans = progress.spans.get(each, ())
             wanted[self.name(each)] = progress.ends.get(each, _UNKNOWN)
@@ -62,11 +63,7 @@ class OffsetTransactions:
             for place, (start, end) in enumerate(spans):
                 wanted[self.name(each, "spans", place, "start")] = start
                 wanted[self.name(each, "spans", place, "end")] = end
-        changed = {name: value for name, value in wanted.items() if self.read(name) != value}
-        return changed | {
-            self.name("load"): progress.number,
-            self.name("token"): progress.token,
-        }
+        return wanted
 
     def _value(self, *parts: object) -> int | None:
         return self.read(self.name(*parts))

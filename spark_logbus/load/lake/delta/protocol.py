@@ -33,13 +33,16 @@ from pyspark.sql.types import (
 
 from spark_logbus.errors import ConfigError
 
+#: Feature with which a file may have rows that are deleted.
+DELETION_VECTORS: Final = "deletionVectors"
+
 #: Features that bind nobody who appends plain files, or are checked by the settings below.
 _WRITER_FEATURES: Final = frozenset({
-    "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors",
+    "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", DELETION_VECTORS,
     "generatedColumns", "invariants", "timestampNtz", "v2Checkpoint",
 })  # fmt: skip
 _READER_FEATURES: Final = frozenset({
-    "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview",
+    "columnMapping", DELETION_VECTORS, "timestampNtz", "typeWidening", "typeWidening-preview",
     "v2Checkpoint", "vacuumProtocolCheck",
 })  # fmt: skip
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
@@ -30,7 +30,8 @@ _CONDITIONAL_PUT: Final = ("aws_conditional_put", "conditional_put")
 
 _COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _SECRET: Final = re.compile(r"key|secret|token|password|sas|signature|credential", re.IGNORECASE)
-_QUERY: Final = re.compile(r"\?[^\s\"')]*")
+_SHORTEST: Final = 4  # of a secret; what is shorter is found in any text
+_QUERY: Final = re.compile(r"(\w+://[^\s?]*)\?[^\s\"')]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class DeltaStorage:
         if self.is_local:
             return pafs.LocalFileSystem()
         with self.errors("open"):
-            return pafs.PyFileSystem(DeltaStorageHandler(self.root, dict(self.options)))
+            return pafs.PyFileSystem(_Handler(self.root, dict(self.options)))
 
     def path(self, relative: str) -> str:
         """Path for ``filesystem`` of a file in the table's directory."""
@@ -86,11 +87,43 @@ class DeltaStorage:
         text = _COLORS.sub("", str(error)).replace("↳", " ")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         # URLs of some stores carry a signature.
-        shown = _QUERY.sub("", ": ".join(lines)) or type(error).__name__
+        shown = _QUERY.sub(r"\1", ": ".join(lines)) or type(error).__name__
         for name, value in self.options.items():
-            if value and _SECRET.search(name):
+            if len(value) >= _SHORTEST and _SECRET.search(name):
                 shown = shown.replace(value, "***").replace(quote(value, safe=""), "***")
         return shown
+
+
+class _Handler(DeltaStorageHandler):
+    """Files of the library's storage, for Arrow."""
+
+    def open_output_stream(
+        self, path: str, metadata: dict[str, str] | None = None
+    ) -> pa.PythonFile:
+        return pa.PythonFile(_Output(self._handler.open_output_stream(path, metadata)), mode="w")
+
+
+class _Output:
+    """A stream of the library, which takes bytes alone, for Arrow, which also gives buffers."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def write(self, data: Any) -> int:
+        return int(self._stream.write(bytes(data)))
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 def _root(uri: str) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import deltalake
 from pyarrow import fs as pafs
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load.lake.columns import nullable
+from spark_logbus.load.lake.delta.files import arrow_schema
 from spark_logbus.load.lake.delta.layout import check_parquet
 from spark_logbus.load.lake.delta.log import DIRECTORY
 from spark_logbus.load.lake.delta.protocol import check_columns
@@ -90,7 +90,7 @@ class DeltaLakeTable:
             table = self._open()
             deltalake.write_deltalake(
                 table,
-                to_arrow_schema(schema, timezone="UTC").empty_table(),
+                arrow_schema(schema).empty_table(),
                 mode="append",
                 schema_mode="merge",
                 partition_by=table.metadata().partition_columns,

@@ -22,7 +22,6 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 from pyarrow import parquet as pq
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_logbus.errors import ConfigError
@@ -32,6 +31,7 @@ from spark_logbus.load.lake.delta.files import (
     DeltaReader,
     DeltaWriter,
     NewFile,
+    arrow_schema,
     decoded_path,
     encoded_path,
 )
@@ -39,6 +39,7 @@ from spark_logbus.load.lake.delta.layout import layout_of
 from spark_logbus.load.lake.delta.log import NOTHING, CommitLog
 from spark_logbus.load.lake.delta.offsets import VERSION, OffsetTransactions
 from spark_logbus.load.lake.delta.protocol import (
+    DELETION_VECTORS,
     check_columns,
     check_readable,
     check_removable,
@@ -117,9 +118,8 @@ class DeltaLakeVersion:
         since = self._transaction(VERSION)
         if since is None:
             return None
-        progress = OffsetTransactions(self._topic_id(since), self._transaction).progress()
-        origin = self._origin(since)
-        if progress is None or origin >= since:
+        progress = self._offsets(self._topic_id(since), since).progress()
+        if progress is None or (origin := self._origin(since)) >= since:
             return progress
         before = None if origin == NOTHING else self._other(origin).progress(restored=True)
         ends, spans = (before.ends, before.spans) if before else ({}, {})
@@ -136,6 +136,13 @@ class DeltaLakeVersion:
     def _transaction(self, name: str) -> int | None:
         with self._storage.errors("read the offsets of"):
             return self._handle.transaction_version(name)
+
+    def _offsets(self, topic_id: str, since: int | None) -> OffsetTransactions:
+        """Numbers of a topic, as our last commit, ``since``, has them; where its file has been
+        cleared away, from the log as a whole."""
+        numbers = None if since is None else self._log.numbers(since)
+        read = self._transaction if numbers is None else numbers.get
+        return OffsetTransactions(topic_id, read)
 
     def _topic_id(self, since: int) -> str:
         """Id of the topic that is loaded. A property goes where the table is set back."""
@@ -239,13 +246,15 @@ class DeltaLakeVersion:
 
     def writer(self) -> DeltaWriter:
         fields = [each for each in self.schema.fields if each.name not in self._partition_names]
-        return DeltaWriter(self._storage, _arrow(StructType(fields)), self._partition_names)
+        required = [name for name in self._partition_names if not self.schema[name].nullable]
+        return DeltaWriter(
+            self._storage, arrow_schema(StructType(fields)), self._partition_names, tuple(required)
+        )
 
     def reader(self, columns: Sequence[str] | None = None) -> DeltaReader:
         features = self._handle.protocol().reader_features or ()
         check_readable(features, self.properties, where=self._where)
-        if "deletionVectors" in features:
-            self._check_no_deletion_vectors()
+        self._check_no_deletion_vectors()
         unknown = [name for name in columns or () if name not in self.schema.names]
         if unknown:
             raise ConfigError(
@@ -256,9 +265,11 @@ class DeltaLakeVersion:
         schema = nullable(StructType([self.schema[name] for name in names]))
         assert isinstance(schema, StructType)
         check_columns(schema, where=self._where)
-        return DeltaReader(self._storage, _arrow(schema), self._partition_names)
+        return DeltaReader(self._storage, arrow_schema(schema), self._partition_names)
 
     def _check_no_deletion_vectors(self) -> None:
+        if DELETION_VECTORS not in (self._handle.protocol().reader_features or ()):
+            return
         with self._storage.errors("read the deletion vectors of"):
             vectors = pa.RecordBatchReader.from_stream(self._handle.deletion_vectors())
             files = vectors.read_all().num_rows
@@ -274,8 +285,8 @@ class DeltaLakeVersion:
     def commit(self, change: Change) -> None:
         self._check_removed(change)
         progress, partition_by = change.progress, list(self._partition_names)
-        transactions = OffsetTransactions(progress.topic_id, self._transaction)
-        numbers = {**transactions.changed(progress), VERSION: self.version + 1}
+        offsets = self._offsets(progress.topic_id, self._transaction(VERSION))
+        numbers = {**offsets.after(progress), VERSION: self.version + 1}
         properties = CommitProperties(
             custom_metadata={"logbus.load": progress.number},
             max_commit_retries=0,
@@ -291,18 +302,17 @@ class DeltaLakeVersion:
                     commit_properties=properties,
                 )
             except Exception:
-                if not self._is_in(transactions.name("token"), progress.token):
+                if not self._is_in(offsets.name("token"), progress.token):
                     raise
             self._log.sync(self.version + 1)
 
     def _is_in(self, name: str, token: int) -> bool:
         """Tells whether a commit that ended with an error has been made all the same; False: nobody
         knows. Raises ConflictError where another has made the next version."""
-        actions = self._log.actions(self.version + 1)
-        if actions is None:
+        numbers = self._log.numbers(self.version + 1)
+        if numbers is None:
             return False
-        numbers = [action["txn"] for action in actions if "txn" in action]
-        if any(each["appId"] == name and each["version"] == token for each in numbers):
+        if numbers.get(name) == token:
             return True
         raise ConflictError(
             f"Another writer has committed version {self.version + 1} of {self._where}."
@@ -315,6 +325,8 @@ class DeltaLakeVersion:
             return
         if change.data_change:
             check_removable(self.properties, where=self._where)
+        # Rows may have been deleted since the file was read, and it has its name still.
+        self._check_no_deletion_vectors()
         with self._storage.errors("list the files of"):
             there = {*pa.table(self._handle.get_add_actions()).column("path").to_pylist()}
         for file in change.removed:
@@ -362,10 +374,6 @@ def _structs(found: pa.Table, name: str) -> list[Mapping[str, Any]]:
     return [dict(zip(some, row, strict=True)) for row in zip(*columns, strict=True)] or [
         {}
     ] * found.num_rows
-
-
-def _arrow(schema: StructType) -> pa.Schema:
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def _shown(ends: Mapping[int, int]) -> str:
