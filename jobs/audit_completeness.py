@@ -2,8 +2,8 @@
 
     spark-submit audit_completeness.py --topic flights --since 1d --warehouse /data/warehouse
 
-Spark counts, so topics and warehouses may be large, and a warehouse on any Hadoop filesystem. What
-is compared and said is what ``logbus audit`` compares and says.
+Spark counts, so topics, warehouses and tables of a lake may be large, and a warehouse on any Hadoop
+filesystem. What is compared and said is what ``logbus audit`` compares and says.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from spark_logbus.audit.showing import as_objects, exit_code, row_of, sentences
 from spark_logbus.client import Cluster
 from spark_logbus.errors import LogbusError
 from spark_logbus.load import SparkCounts
+from spark_logbus.load.command import add_lake_options
+from spark_logbus.load.config import named_lake
 from spark_logbus.mirror import mirror_places
 from spark_logbus.model import check_name
 from spark_logbus.programs import run_program
@@ -45,6 +47,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--until", type=_moment, help="as late as all have reported by default")
     parser.add_argument("--window", type=_duration, help="a multiple of the counters' own: 1h")
     parser.add_argument("--warehouse", help="directory of loads, local or hdfs://...")
+    add_lake_options(parser)
     parser.add_argument("--mirror", help="ZooKeeper of the cluster with the topic's mirror")
     parser.add_argument("--audit-topic", default=AUDIT_TOPIC)
     parser.add_argument(
@@ -53,6 +56,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="an object for each window")
     args = parser.parse_args(argv)
     check_name("topic", args.topic)
+    args.table = named_lake(args.delta, args.iceberg, args.lake_properties)
     return args
 
 
@@ -85,6 +89,8 @@ def run(args: argparse.Namespace, spark: SparkSession) -> AuditResult:
         places = []
         if args.warehouse is not None:
             places.append(counts.warehouse(args.warehouse))
+        if args.table is not None:
+            places.append(counts.lake_table(args.table))
         if args.mirror is not None:
             other = stack.enter_context(Cluster.from_zookeeper(args.mirror))
             places += mirror_places(

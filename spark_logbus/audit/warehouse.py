@@ -8,7 +8,7 @@ row, so the warehouse itself shows which record is missing and which is there tw
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,9 +29,10 @@ from spark_logbus.times import show_moment
 SHOWN: Final = 10
 """So many offsets are named of one partition."""
 
-_COLUMNS: Final = pa.schema(
+ROW_COLUMNS: Final = pa.schema(
     {"partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
 )
+"""Columns that are read of all rows."""
 
 _SUFFIXES: Final = (".parquet", ".orc")
 
@@ -71,16 +72,25 @@ def local_warehouse(cluster: Cluster, topic: str, directory: Path) -> Place:
     commits = sorted((path / "_logbus" / "loads").glob("*.json"))
     loads = loads_of(str(path), topic, [commit.read_text() for commit in commits])
 
+    return place_of(cluster, topic, f"warehouse {directory}", loads, lambda: rows_of(path))
+
+
+def place_of(
+    cluster: Cluster, topic: str, name: str, loads: Loads, rows: Callable[[], pa.Table]
+) -> Place:
+    """Makes a place of what ``rows`` reads: the columns ``ROW_COLUMNS`` of all records, none of
+    them null."""
+
     def read(window_us: int, since_us: int) -> Copy:
-        rows = rows_of(path)
-        partitions, offsets = (_numbers(rows.column(name)) for name in ("partition", "offset"))
-        times = rows.column("timestamp").combine_chunks().cast(pa.timestamp("us", "UTC"))
+        found = rows()
+        partitions, offsets = (_numbers(found.column(name)) for name in ("partition", "offset"))
+        times = found.column("timestamp").combine_chunks().cast(pa.timestamp("us", "UTC"))
         in_topic = count_topic(
             cluster, topic, window_us=window_us, since_us=since_us, beyond=loads.ends
         )
         tallies = tally_times(times, window_us=window_us)
         return Copy(
-            name=f"warehouse {directory}",
+            name=name,
             counts=TopicCounts(in_topic.read_at_us, since(tallies, since_us)),
             not_yet=in_topic.beyond,
             notes=tuple(offset_notes(topic, partitions, offsets, _numbers(times), loads)),
@@ -123,14 +133,14 @@ def rows_of(path: Path) -> pa.Table:
     rows = pa.concat_tables(
         dataset.dataset(
             [str(file) for file in files if file.suffix == suffix],
-            schema=_COLUMNS,
+            schema=ROW_COLUMNS,
             format=suffix[1:],
-            partitioning=dataset.HivePartitioning(_COLUMNS),
+            partitioning=dataset.HivePartitioning(ROW_COLUMNS),
             partition_base_dir=str(path),
         ).to_table()
         for suffix in _SUFFIXES
     )
-    for name in _COLUMNS.names:
+    for name in ROW_COLUMNS.names:
         if rows.column(name).null_count:
             raise InvalidRequestError(
                 f"{path} has rows without {name!r}: one of its files is none of a load's; move it "

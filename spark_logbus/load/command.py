@@ -17,7 +17,7 @@ from rich.table import Table
 
 from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
-from spark_logbus.load.config import TargetConfig, lake_properties, properties_of
+from spark_logbus.load.config import TargetConfig, named_lake, properties_of
 from spark_logbus.load.report import LoadReport
 from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tables import (
@@ -67,7 +67,7 @@ def add_target_options(parser: argparse.ArgumentParser, *, warehouse: str) -> No
     )
 
 
-def add_lake_options(group: argparse._ArgumentGroup) -> None:
+def add_lake_options(group: argparse._ActionsContainer) -> None:
     """Adds the options that name a table of a lake."""
     group.add_argument(
         "--delta", metavar="URI", help="directory of a Delta table, local or s3://bucket/..."
@@ -85,40 +85,20 @@ def add_lake_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def named_lake(values: dict[str, Any]) -> TableOfLake | None:
-    """Takes the options of ``add_lake_options`` out of ``values``; None where they name no table.
-
-    Raises ConfigError where they name two, or properties of none.
-    """
-    delta, iceberg, properties = (
-        values.pop(name, None) for name in ("delta", "iceberg", "lake_properties")
-    )
-    match delta, iceberg:
-        case str(), None:
-            return DeltaTable(delta, lake_properties(properties))
-        case None, str():
-            return IcebergTable.parse(iceberg, lake_properties(properties))
-        case None, None if properties is None:
-            return None
-    raise ConfigError(
-        "--delta and --iceberg each name a table of a lake, and --lake-properties is for one of "
-        "them: give one of the two."
-    )
-
-
 def resolve_options(values: dict[str, Any]) -> None:
     """Puts the target in the place of the options that name it (None where they do not name exactly
     one), and the text of ``--avro-schema`` in the place of its path. Raises ConfigError."""
     url, table, properties = (
         values.pop(name, None) for name in ("jdbc_url", "jdbc_table", "jdbc_properties")
     )
+    lake = named_lake(*(values.pop(name, None) for name in ("delta", "iceberg", "lake_properties")))
     target: str | JdbcTable | TableOfLake | None = None
-    match values.get("warehouse"), url, table, named_lake(values):
+    match values.get("warehouse"), url, table, lake:
         case str() as root, None, None, None if properties is None:
             target = root
         case None, str(), str(), None:
             target = JdbcTable(url, table, properties_of(properties))
-        case None, None, None, DeltaTable() | IcebergTable() as lake if properties is None:
+        case None, None, None, DeltaTable() | IcebergTable() if properties is None:
             target = lake
     values["warehouse"] = target
     path = values.get("avro_schema")

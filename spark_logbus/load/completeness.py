@@ -1,5 +1,5 @@
-"""What an audit counts, counted by Spark: topics and warehouses that one process would take long
-to read, and warehouses on any filesystem."""
+"""What an audit counts, counted by Spark: topics, warehouses and tables of a lake that one process
+would take long to read, and warehouses on any filesystem."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from spark_logbus.audit.comparison import Copy
 from spark_logbus.audit.counts import WindowTally
 from spark_logbus.audit.topic import TopicCounts, plan_count
 from spark_logbus.audit.warehouse import (
+    ROW_COLUMNS,
     SHOWN,
     Loads,
     OffsetSpan,
@@ -25,7 +26,11 @@ from spark_logbus.client import Cluster
 from spark_logbus.load.audit_windows import tallies_of
 from spark_logbus.load.errors import translated
 from spark_logbus.load.files.warehouse import Warehouse
+from spark_logbus.load.lake.places import LoadedTable
+from spark_logbus.load.lake.reading import rows_of
+from spark_logbus.load.plan.window import inside
 from spark_logbus.load.read.reading import options_of
+from spark_logbus.load.tables import TableOfLake
 from spark_logbus.model import OffsetRange, TopicPartition
 
 
@@ -57,14 +62,32 @@ class SparkCounts:
         warehouse = Warehouse(self._spark, root, self._topic)
         loads = loads_of(warehouse.path, self._topic, warehouse.commit_texts())
 
+        with translated(f"read {warehouse.path}"):
+            return self._place(f"warehouse {root}", loads, warehouse.rows())
+
+    def lake_table(self, table: TableOfLake) -> Place:
+        """The table of a lake. Raises what ``LoadedTable.open`` does."""
+        loaded = LoadedTable.open(table, self._topic)
+        version, letters = loaded.version, loaded.letters
+        rows = rows_of(self._spark, version, version.files(), ROW_COLUMNS.names)
+        if letters is not None:
+            ranges = (
+                OffsetRange(TopicPartition(self._topic, partition), 0, end)
+                for partition, end in loaded.loads.ends.items()
+            )
+            dead = rows_of(self._spark, letters, letters.files(), ROW_COLUMNS.names)
+            rows = rows.unionByName(dead.where(inside(tuple(ranges))))
+        # Rows of another writer may lack one of these.
+        return self._place(loaded.name, loaded.loads, rows.dropna())
+
+    def _place(self, name: str, loads: Loads, frame: DataFrame) -> Place:
         def read(window_us: int, since_us: int) -> Copy:
             plan = plan_count(self._cluster, self._topic, since_us=since_us)
-            with translated(f"count the rows of {warehouse.path}"):
-                frame = warehouse.rows()
+            with translated(f"count the rows of {name}"):
                 tallies = tallies_of(frame, window_us=window_us)
                 notes = _offset_notes(frame, self._topic, loads)
             return Copy(
-                name=f"warehouse {root}",
+                name=name,
                 counts=TopicCounts(plan.read_at_us, since(tallies, since_us)),
                 not_yet=self._in_ranges(plan.beyond(loads.ends), window_us),
                 notes=tuple(notes),

@@ -206,6 +206,27 @@ def properties_of(path: str | None) -> dict[str, str]:
     return properties
 
 
+def named_lake(
+    delta: str | None, iceberg: str | None, properties: str | None
+) -> TableOfLake | None:
+    """The table of a lake that ``--delta``, ``--iceberg`` and ``--lake-properties`` name; None
+    where none of them is given.
+
+    Raises ConfigError where they name two tables, or properties of none.
+    """
+    match delta, iceberg:
+        case str(), None:
+            return DeltaTable(delta, lake_properties(properties))
+        case None, str():
+            return IcebergTable.parse(iceberg, lake_properties(properties))
+        case None, None if properties is None:
+            return None
+    raise ConfigError(
+        "--delta and --iceberg each name a table of a lake, and --lake-properties is for one of "
+        "them: give one of the two."
+    )
+
+
 def lake_properties(path: str | None) -> dict[str, str]:
     """Reads storage options of Delta, or properties of Iceberg's catalogue, from a file of one
     ``name=value`` a line; the libraries read the environment themselves. Raises ConfigError."""

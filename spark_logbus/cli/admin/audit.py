@@ -48,6 +48,28 @@ def audit(
             metavar="DIR",
         ),
     ] = None,
+    delta: Annotated[
+        str | None,
+        typer.Option(
+            "--delta", help="Also compare this Delta table of load_warehouse.py.", metavar="URI"
+        ),
+    ] = None,
+    iceberg: Annotated[
+        str | None,
+        typer.Option(
+            "--iceberg",
+            help="Also compare this Iceberg table of load_warehouse.py.",
+            metavar="CATALOG.NAMESPACE.TABLE",
+        ),
+    ] = None,
+    lake_properties: Annotated[
+        str | None,
+        typer.Option(
+            "--lake-properties",
+            help="Storage options of Delta, or properties of Iceberg's catalogue, as for loads.",
+            metavar="FILE",
+        ),
+    ] = None,
     mirror: Annotated[
         str | None,
         typer.Option(
@@ -102,6 +124,13 @@ def audit(
             from spark_logbus.audit.warehouse import local_warehouse
 
             places.append(local_warehouse(cluster, topic, warehouse))
+        if (delta, iceberg, lake_properties) != (None, None, None):
+            from spark_logbus.load.config import named_lake
+            from spark_logbus.load.lake.places import lake_place
+
+            table = named_lake(delta, iceberg, lake_properties)
+            if table is not None:
+                places.append(lake_place(cluster, topic, table))
         if mirror is not None:
             from spark_logbus.mirror import mirror_places
 

@@ -9,6 +9,7 @@ import pytest
 from jobs.audit_completeness import main, parse_arguments
 from spark_logbus.audit import AUDIT_TOPIC
 from spark_logbus.cli.app import app
+from spark_logbus.load import DeltaTable
 
 HOUR_US = 3_600_000_000
 
@@ -52,3 +53,11 @@ def test_a_name_that_is_none_is_one_message(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     assert shown.startswith("The audit failed: 'a/b' cannot name a topic")
     assert len(shown.splitlines()) == 1
+
+
+def test_a_table_of_a_lake_is_named_for_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_arguments(["--topic", "t"]).table is None
+    given = parse_arguments(["--topic", "t", "--delta", "s3://lake/t", "--warehouse", "/data"])
+    assert (given.table, given.warehouse) == (DeltaTable("s3://lake/t"), "/data")
+    assert main(["--topic", "t", "--delta", "/t", "--iceberg", "c.n.t"]) == 1
+    assert "--delta and --iceberg each name a table" in capsys.readouterr().out

@@ -24,6 +24,7 @@ from spark_logbus.load import (
     Period,
 )
 from spark_logbus.load.config import lake_properties
+from spark_logbus.load.lake.opening import open_table
 from spark_logbus.model import OffsetRange, TopicPartition
 
 TOPIC = ["--topic", "clicks"]
@@ -107,6 +108,24 @@ def test_a_line_without_a_value_is_not_shown(tmp_path: Path) -> None:
 def test_the_sample_of_properties_is_read() -> None:
     sample = lake_properties(str(PROJECT / "conf" / "lake.properties"))
     assert set(sample) == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"}
+
+
+@pytest.mark.parametrize(
+    ("table", "library", "extra"),
+    [
+        (DeltaTable("/lake/t"), "deltalake", "delta"),
+        (IcebergTable("c", "n.t"), "pyiceberg", "iceberg"),
+    ],
+)
+def test_a_library_that_is_not_installed_is_named_with_its_extra(
+    table: DeltaTable | IcebergTable, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(sys.modules):
+        if name.partition(".")[0] == library or name.startswith(f"spark_logbus.load.lake.{extra}"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'logbus\[{extra}\]'"):
+        open_table(table)
 
 
 def test_the_jobs_start_without_the_libraries() -> None:
