@@ -36,7 +36,7 @@ def named(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[str], Ta
 
 
 def file_of(table: TableOfLake) -> Path:
-    """The only file of a table."""
+    """Finds the only file of a table."""
     version = open_table(table).newest()
     assert version is not None
     (file,) = version.files()
