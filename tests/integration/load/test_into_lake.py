@@ -561,7 +561,7 @@ def test_others_who_compact_do_not_touch_offsets(lake: LoadedLake) -> None:
     assert lake.values() == ["0", "1", "2", "3"]
 
 
-def test_a_window_is_decoded_anew_and_all_others_stay(lake: LoadedLake) -> None:
+def test_a_window_of_a_lakes_table_is_decoded_anew_and_all_others_stay(lake: LoadedLake) -> None:
     lake.produce('{"n": 1}', "{", '{"n": 3}', '{"n": "4"}', timestamp_us=DAY_US)
     lake.load(json_schema="n int", dead_letters=True)
     append_beside(lake)
