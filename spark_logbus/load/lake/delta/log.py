@@ -8,8 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
+
+from pyarrow import fs as pafs
 
 from spark_logbus.load.lake.delta.storage import DeltaStorage
 
@@ -18,6 +22,7 @@ DIRECTORY: Final = "_delta_log"
 #: Operations after which nothing is in the table that was there before.
 _REPLACED: Final = "REPLACE TABLE"
 _RESTORED: Final = "RESTORE"
+_AT_ONCE: Final = 16  # files that are read
 
 #: The version to which a table is set back that is replaced by an empty one.
 NOTHING: Final = -1
@@ -31,11 +36,16 @@ class Restore:
     to: int | None
 
 
-@dataclass(frozen=True, slots=True)
 class CommitLog:
-    """Reads single commits. Raises WarehouseError."""
+    """Reads single commits, which never change. Raises WarehouseError. Not thread-safe."""
 
-    storage: DeltaStorage
+    def __init__(self, storage: DeltaStorage) -> None:
+        self._storage = storage
+        self._known: dict[tuple[str, int], Restore | None] = {}
+
+    @cached_property
+    def _files(self) -> pafs.FileSystem:
+        return self._storage.filesystem()
 
     def numbers(self, version: int) -> Mapping[str, int] | None:
         """Reads the application transactions of a commit; None where its file is not there, or no
@@ -43,23 +53,19 @@ class CommitLog:
         actions = self._actions(version, "txn")
         return None if actions is None else {each["appId"]: each["version"] for each in actions}
 
-    def _actions(self, version: int, kind: str) -> list[Mapping[str, Any]] | None:
-        """Reads the actions of one kind; None where the file is not there."""
-        path = self._path(version)
-        with self.storage.errors(f"read commit {version} of"):
-            try:
-                with self.storage.filesystem().open_input_file(path) as file:
-                    lines = file.read().splitlines()
-            except FileNotFoundError:
-                return None
-            # Most lines are of files.
-            name = json.dumps(kind).encode()
-            found = [json.loads(line) for line in lines if name in line]
-            return [action[kind] for action in found if kind in action]
+    def restores(self, table_id: str, versions: range) -> Mapping[int, Restore]:
+        """Looks for commits that set the table back; one that is cleared away is passed over.
 
-    def restore(self, version: int) -> Restore | None:
-        """Tells what a commit set the table back to; None for one that did not, or that is cleared
-        away."""
+        ``table_id`` is that of the log itself: another table may be made in the same place.
+        """
+        unread = [each for each in versions if (table_id, each) not in self._known]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for version, found in zip(unread, pool.map(self._restore, unread), strict=True):
+                self._known[table_id, version] = found
+        every = {version: self._known[table_id, version] for version in versions}
+        return {version: found for version, found in every.items() if found is not None}
+
+    def _restore(self, version: int) -> Restore | None:
         info, *_ = self._actions(version, "commitInfo") or [{}]
         operation = str(info.get("operation", "")).upper()
         if _REPLACED in operation:
@@ -71,14 +77,27 @@ class CommitLog:
 
     def sync(self, version: int) -> None:
         """Brings a commit to disk, which the library does not do."""
-        if not self.storage.is_local:
+        if not self._storage.is_local:
             return
-        for path in (self._path(version), self.storage.path(DIRECTORY)):
+        for path in (self._path(version), self._storage.path(DIRECTORY)):
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
 
+    def _actions(self, version: int, kind: str) -> list[Mapping[str, Any]] | None:
+        """Reads the actions of one kind; None where the file is not there."""
+        with self._storage.errors(f"read commit {version} of"):
+            try:
+                with self._files.open_input_file(self._path(version)) as file:
+                    lines = file.read().splitlines()
+            except FileNotFoundError:
+                return None
+            # Most lines are of files.
+            name = json.dumps(kind).encode()
+            found = [json.loads(line) for line in lines if name in line]
+            return [action[kind] for action in found if kind in action]
+
     def _path(self, version: int) -> str:
-        return self.storage.path(f"{DIRECTORY}/{version:020}.json")
+        return self._storage.path(f"{DIRECTORY}/{version:020}.json")

@@ -14,7 +14,7 @@ from spark_logbus.errors import ConfigError
 from spark_logbus.load.lake.columns import nullable
 from spark_logbus.load.lake.delta.files import arrow_schema
 from spark_logbus.load.lake.delta.layout import check_parquet
-from spark_logbus.load.lake.delta.log import DIRECTORY
+from spark_logbus.load.lake.delta.log import DIRECTORY, CommitLog
 from spark_logbus.load.lake.delta.protocol import check_columns
 from spark_logbus.load.lake.delta.storage import DeltaStorage
 from spark_logbus.load.lake.delta.version import DeltaLakeVersion, open_newest
@@ -25,19 +25,20 @@ from spark_logbus.load.tables import DeltaTable
 
 
 class DeltaLakeTable:
-    """A Delta table by its path or URI, whether it is there or not. Thread-safe."""
+    """A Delta table by its path or URI, whether it is there or not. Not thread-safe."""
 
     widens = False
 
     def __init__(self, name: DeltaTable) -> None:
         self._storage = DeltaStorage.of(name.uri, name.options)
+        self._log = CommitLog(self._storage)
 
     @property
     def name(self) -> str:
         return self._storage.root
 
     def newest(self) -> DeltaLakeVersion | None:
-        return open_newest(self._storage)
+        return open_newest(self._storage, self._log)
 
     def create(self, schema: StructType, layout: Layout, properties: Mapping[str, str]) -> None:
         check_columns(schema, where=self.name)

@@ -62,24 +62,25 @@ _FOOTERS_AT_ONCE: Final = 16
 _UNCOUNTED: Final = -1
 
 
-def open_newest(storage: DeltaStorage) -> DeltaLakeVersion | None:
+def open_newest(storage: DeltaStorage, log: CommitLog) -> DeltaLakeVersion | None:
     """Opens the newest version; None: no table. Raises WarehouseError."""
     with storage.errors("open"):
         try:
             handle = deltalake.DeltaTable(storage.root, storage_options=dict(storage.options))
         except TableNotFoundError:
             return None
-        return DeltaLakeVersion(storage, handle)
+        return DeltaLakeVersion(storage, log, handle)
 
 
 class DeltaLakeVersion:
     """One version of a Delta table. Not thread-safe."""
 
-    def __init__(self, storage: DeltaStorage, handle: deltalake.DeltaTable) -> None:
+    def __init__(self, storage: DeltaStorage, log: CommitLog, handle: deltalake.DeltaTable) -> None:
         self._storage = storage
         self._handle = handle
-        self._log = CommitLog(storage)
+        self._log = log
         metadata = handle.metadata()
+        self._id = str(metadata.id)
         self.version = handle.version()
         self.schema: StructType = StructType.fromJson(json.loads(handle.schema().to_json()))
         self.properties: Mapping[str, str] = dict(metadata.configuration)
@@ -97,7 +98,7 @@ class DeltaLakeVersion:
         with self._storage.errors(f"open version {version} of"):
             options = dict(self._storage.options)
             handle = deltalake.DeltaTable(self._where, version=version, storage_options=options)
-            return DeltaLakeVersion(self._storage, handle)
+            return DeltaLakeVersion(self._storage, self._log, handle)
 
     # -- what a load must keep to -----------------------------------------------------------------
 
@@ -158,8 +159,9 @@ class DeltaLakeVersion:
         """The version whose files this one has; ``since`` or later where the table was not set back
         beyond that."""
         version = self.version
+        restores = self._log.restores(self._id, range(since + 1, version + 1))
         while version > since:
-            restore = self._log.restore(version)
+            restore = restores.get(version)
             if restore is None:
                 version -= 1
             else:
