@@ -21,6 +21,9 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from spark_logbus.load.errors import WarehouseError
 
 _ID = b"PARQUET:field_id"
+#: Rows of a batch, and bytes of a column that are read at once.
+_BATCH_ROWS = 16_384
+_BUFFER_BYTES = 8 << 20
 
 
 def rows_in(
@@ -30,12 +33,17 @@ def rows_in(
 
     ``constants`` are values of partitions, for columns that the file does not have.
     """
-    # Other writers may have times as INT96.
-    parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
+    parquet = pq.ParquetFile(
+        stream,
+        coerce_int96_timestamp_unit="us",  # which other writers may have
+        # Otherwise all of the file is in memory before the first batch.
+        pre_buffer=False,
+        buffer_size=_BUFFER_BYTES,
+    )
     there = _by_id(parquet.schema_arrow) or _by_name(parquet.schema_arrow, wanted)
     ids = [_id_of(field) for field in wanted]
     names = [there[each].name for each in ids if each in there]
-    for batch in parquet.iter_batches(columns=names):
+    for batch in parquet.iter_batches(_BATCH_ROWS, columns=names):
         columns = []
         for each, field in zip(ids, wanted, strict=True):
             if each in there:

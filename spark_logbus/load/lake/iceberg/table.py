@@ -30,6 +30,12 @@ from spark_logbus.load.lake.table import OWN_DIRECTORY
 from spark_logbus.load.layout import Layout, LayoutChoice
 from spark_logbus.load.tables import IcebergTable
 
+#: Properties of a table that a load makes. Each commit writes a file of metadata; without the
+#: second of these all of them would be kept, which are ever longer.
+_OF_NEW: Final = {
+    "format-version": str(FORMAT_VERSION),
+    "write.metadata.delete-after-commit.enabled": "true",
+}
 #: A change of schema or properties is made again on what another writer has made meanwhile.
 _ATTEMPTS: Final = 5
 
@@ -64,7 +70,7 @@ class IcebergLakeTable:
                     self._table.identifier,
                     columns,
                     partition_spec=spec,
-                    properties={**properties, "format-version": str(FORMAT_VERSION)},
+                    properties={**_OF_NEW, **properties},
                 )
             except TableAlreadyExistsError:
                 return

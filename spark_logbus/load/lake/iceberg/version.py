@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from pyarrow import parquet as pq
 from pyiceberg.exceptions import CommitFailedException
@@ -24,6 +24,8 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
+from pyiceberg.table.update.snapshot import _SnapshotProducer
+from pyiceberg.types import strtobool
 from pyspark.sql import DataFrame
 
 from spark_logbus.errors import ConfigError
@@ -48,6 +50,8 @@ from spark_logbus.load.tables import IcebergTable
 FORMAT_VERSION: Final = 2
 
 _RETRIES: Final = "commit.retry.num-retries"
+#: Whether the table's lists of files, of which each commit adds one, are merged now and then.
+_MERGES: Final = "commit.manifest-merge.enabled"
 #: So many partitions are named in a message.
 _LISTED: Final = 10
 
@@ -243,7 +247,12 @@ class IcebergVersion:
     def _add(self, transaction: Transaction, change: Change) -> None:
         """Writes the manifests of a change, and adds the snapshot to the transaction."""
         update = transaction.update_snapshot()
-        producer = update.overwrite() if change.removed else update.fast_append()
+        if change.removed:
+            producer: _SnapshotProducer[Any] = update.overwrite()
+        elif strtobool(self.properties.get(_MERGES, "false")):
+            producer = update.merge_append()
+        else:
+            producer = update.fast_append()
         number = transaction.table_metadata.next_sequence_number()
         text = Mark(change.progress, producer.snapshot_id, number).to_json()
         producer.snapshot_properties = {PROGRESS: text}

@@ -340,6 +340,47 @@ def test_rows_deleted_by_another_writer_stay_deleted(table: IcebergLakeTable) ->
     assert offsets(table) == [0, 3]
 
 
+def test_a_large_file_is_read_in_parts(table: IcebergLakeTable) -> None:
+    table.create(RECORDS, UNDIVIDED, {})
+    version = opened(table)
+    version.commit(Change(progress(200_000), [write(version, rows(*range(200_000)))]))
+    path = opened(table).files()[0].path
+    delete_positions(by_hand(table), path, [0, 65_535, 65_536, 199_999])
+    now = opened(table)
+    batches = list(now.reader(["offset"]).read(now.files()[0]))
+    assert max(batch.num_rows for batch in batches) < 70_000
+    found = [each for batch in batches for each in batch.column(0).to_pylist()]
+    assert found == [n for n in range(200_000) if n not in (0, 65_535, 65_536, 199_999)]
+
+
+def test_lists_of_files_are_merged_where_the_table_says_so(table: IcebergLakeTable) -> None:
+    table.create(
+        RECORDS,
+        UNDIVIDED,
+        {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"},
+    )
+    for number in range(1, 6):
+        version = opened(table)
+        file = write(version, rows(number), f"part-{number}")
+        version.commit(Change(progress(number, number=number, token=number), [file]))
+    snapshot = by_hand(table).current_snapshot()
+    assert snapshot is not None
+    assert len(snapshot.manifests(by_hand(table).io)) == 1
+    assert offsets(table) == [1, 2, 3, 4, 5]
+    assert opened(table).progress() == progress(5, number=5, token=5)
+
+
+def test_only_files_of_metadata_that_are_needed_are_kept(
+    table: IcebergLakeTable, tmp_path: Path
+) -> None:
+    table.create(RECORDS, UNDIVIDED, {"write.metadata.previous-versions-max": "3"})
+    for number in range(8):
+        opened(table).commit(Change(progress(0).fenced(number)))
+    kept = list((tmp_path / "warehouse").rglob("*.metadata.json"))
+    assert len(kept) == 4
+    assert opened(table).progress() == progress(0).fenced(7)
+
+
 def delete_positions(table: Table, path: str, positions: Sequence[int]) -> None:
     """Deletes rows as other writers do, by a file of positions, which the library only reads."""
     where = f"{table.location()}/data/deletes.parquet"
@@ -800,6 +841,8 @@ def test_columns_are_added_and_widened_and_older_files_read(table: IcebergLakeTa
         "tail": None,
     }
     assert read(opened(table)) == [expected, expected]
+    assert read(opened(table), ["tail"]) == [{"tail": None}] * 2
+    assert read(opened(table), ["by", "tail"])[0] == {"by": expected["by"], "tail": None}
     assert [file.offsets for file in opened(table).files()] == [(0, 0), (0, 0)]
 
 
