@@ -28,8 +28,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import DateType
 
 from spark_logbus.errors import ConfigError
+from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.lake.iceberg.projection import deleted_rows, rows_in
 from spark_logbus.load.lake.table import LakeFile
 
@@ -101,12 +103,20 @@ class IcebergFileReader:
     wanted: pa.Schema
     specs: Mapping[int, PartitionSpec]
     columns: Schema
+    #: Ids of columns by the names that files without ids may have for them.
+    ids_by_name: Mapping[str, int]
 
     def read(self, file: LakeFile) -> Iterator[pa.RecordBatch]:
         task, first = task_of(file), 0
+        if task.file.file_format is not FileFormat.PARQUET:
+            raise WarehouseError(
+                f"File {file.path} is {task.file.file_format.value}, of another writer, and loads "
+                "read Parquet. Have that writer rewrite it, as rewrite_data_files does."
+            )
         deleted = self._deleted(task)
         with self._opened(file.path) as stream:
-            for batch in rows_in(stream, self.wanted, self._constants(task.file)):
+            constants = self._constants(task.file)
+            for batch in rows_in(stream, self.wanted, constants, self.ids_by_name):
                 rows = batch.num_rows
                 inside = deleted[(deleted >= first) & (deleted < first + rows)] - first
                 if inside.size:
@@ -125,12 +135,15 @@ class IcebergFileReader:
 
     def _constants(self, file: DataFile) -> dict[str, pa.Scalar]:
         """Values of columns that a migrated file has in its partition alone."""
-        spec = self.specs[file.spec_id]
-        return {
-            self.columns.find_field(field.source_id).name: pa.scalar(value)
-            for field, value in zip(spec.fields, file.partition._data, strict=True)
-            if isinstance(field.transform, IdentityTransform) and value is not None
-        }
+        spec, found = self.specs[file.spec_id], {}
+        columns = {each.field_id: each for each in self.columns.fields}
+        for field, value in zip(spec.fields, file.partition._data, strict=True):
+            column = columns.get(field.source_id)  # gone, if another writer has dropped it
+            if isinstance(field.transform, IdentityTransform) and column and value is not None:
+                # A day is a number there, and Arrow makes one only of 32 bits.
+                is_day = isinstance(column.field_type, DateType)
+                found[column.name] = pa.scalar(value, pa.int32() if is_day else None)
+        return found
 
     def _opened(self, location: str) -> pafs.NativeFile:
         storage, path = located(self.io, location)

@@ -27,11 +27,15 @@ _BUFFER_BYTES = 8 << 20
 
 
 def rows_in(
-    stream: pafs.NativeFile, wanted: pa.Schema, constants: Mapping[str, pa.Scalar]
+    stream: pafs.NativeFile,
+    wanted: pa.Schema,
+    constants: Mapping[str, pa.Scalar],
+    ids_by_name: Mapping[str, int],
 ) -> Iterator[pa.RecordBatch]:
     """Reads a file's rows in the columns of ``wanted``, which has ids in its fields.
 
-    ``constants`` are values of partitions, for columns that the file does not have.
+    ``constants`` are values of partitions, for columns that the file does not have;
+    ``ids_by_name`` is the table's property for files whose columns have no ids.
     """
     parquet = pq.ParquetFile(
         stream,
@@ -40,7 +44,7 @@ def rows_in(
         pre_buffer=False,
         buffer_size=_BUFFER_BYTES,
     )
-    there = _by_id(parquet.schema_arrow) or _by_name(parquet.schema_arrow, wanted)
+    there = _by_id(parquet.schema_arrow) or _by_name(parquet.schema_arrow, wanted, ids_by_name)
     ids = [_id_of(field) for field in wanted]
     names = [there[each].name for each in ids if each in there]
     for batch in parquet.iter_batches(_BATCH_ROWS, columns=names):
@@ -113,12 +117,20 @@ def _by_id(schema: pa.Schema) -> dict[int | None, pa.Field]:
     return {} if None in found else found
 
 
-def _by_name(schema: pa.Schema, wanted: pa.Schema) -> dict[int | None, pa.Field]:
-    """Fields of a file without ids, which a migrated table has: those of the same names."""
-    there = {field.name: field for field in schema}
+def _by_name(
+    schema: pa.Schema, wanted: pa.Schema, ids_by_name: Mapping[str, int]
+) -> dict[int | None, pa.Field]:
+    """Fields of a file without ids, which a migrated table has: those of the names that the columns
+    had by then."""
+    if not ids_by_name:
+        raise WarehouseError(
+            "A file has no ids for its columns, and the table has no schema.name-mapping.default "
+            "to know them by. Set that property, as migrate_table of other writers does."
+        )
+    there = {ids_by_name[field.name]: field for field in schema if field.name in ids_by_name}
     found = {}
     for field in wanted:
-        own = there.get(field.name)
+        own = there.get(_id_of(field) or 0)
         if own is None:
             continue
         if not pa.types.is_nested(own.type):

@@ -208,6 +208,12 @@ class IcebergVersion:
             wanted=column_types.arrow_schema(projected, ids=True),
             specs=self._metadata.specs(),
             columns=self._columns,
+            ids_by_name={
+                name: each.field_id
+                for each in self._metadata.name_mapping() or ()
+                for name in each.names
+                if each.field_id is not None
+            },
         )
 
     def describe(self, path: str) -> LakeFile:

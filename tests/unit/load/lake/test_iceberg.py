@@ -855,6 +855,66 @@ def test_a_renamed_column_keeps_its_values(table: IcebergLakeTable) -> None:
         opened(table).reader(["carrier"])
 
 
+def migrated(table: Table, data: pa.Table, spec_id: int, *values: object, form: str) -> None:
+    """Adds a file as a migration does: as it is, without ids, and with values of its partition in
+    the table's log alone."""
+    where = f"{table.location()}/data/migrated.parquet"
+    local = Path(where.removeprefix("file://"))
+    local.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(data, local)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=where,
+        file_format=FileFormatOfIceberg(form),
+        partition=Record(*values),
+        file_size_in_bytes=local.stat().st_size,
+        record_count=data.num_rows,
+    )
+    file.spec_id = spec_id
+    with table.transaction() as transaction:
+        producer = transaction.update_snapshot().fast_append()
+        producer.append_data_file(file)
+        producer.commit()
+
+
+def test_files_that_were_migrated_are_read_by_the_names_of_then(table: IcebergLakeTable) -> None:
+    schema = records().add("day", sp.DateType())
+    table.create(schema, Layout(period=Period.NONE, columns=("day", "carrier")), {})
+    data = rows(7, 8).drop_columns(["carrier"])
+    migrated(by_hand(table), data, 0, 15_706, "UA", form="PARQUET")
+    with pytest.raises(WarehouseError, match=r"no ids .* has no schema\.name-mapping\.default"):
+        read(opened(table))
+    names = opened(table)._columns.name_mapping.model_dump_json()
+    table.set_properties({"schema.name-mapping.default": names})
+    with by_hand(table).update_schema() as update:
+        update.rename_column("timestamp", "at")
+        update.rename_column("carrier", "airline")
+    version = opened(table)
+    assert version.schema.names == ["partition", "offset", "at", "airline", "day"]
+    assert read(version) == [
+        {
+            "partition": 0,
+            "offset": offset,
+            "at": datetime(1970, 1, 1, tzinfo=UTC),
+            "airline": "UA",
+            "day": date(2013, 1, 1),
+        }
+        for offset in (7, 8)
+    ]
+    with by_hand(table).update_spec() as spec:
+        spec.remove_field("carrier")
+    with by_hand(table).update_schema() as update:
+        update.delete_column("airline")
+    assert [row["offset"] for row in read(opened(table))] == [7, 8]
+
+
+def test_a_file_of_another_format_is_refused_by_name(table: IcebergLakeTable) -> None:
+    table.create(RECORDS, UNDIVIDED, {})
+    migrated(by_hand(table), rows(1), 0, form="AVRO")
+    with pytest.raises(WarehouseError, match=r"migrated\.parquet is AVRO, of another writer"):
+        read(opened(table))
+
+
 def test_two_that_add_columns_at_once_both_do(
     table: IcebergLakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

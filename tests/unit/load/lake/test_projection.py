@@ -26,7 +26,7 @@ A, B = numbered(11, "a", pa.int32()), numbered(12, "b", pa.string())
 def read(have: pa.Field, values: list[Any], want: pa.Field) -> list[Any]:
     file = io.BytesIO()
     pq.write_table(pa.table([pa.array(values, have.type)], schema=pa.schema([have])), file)
-    (batch,) = rows_in(pa.py_buffer(file.getvalue()), pa.schema([want]), {})
+    (batch,) = rows_in(pa.py_buffer(file.getvalue()), pa.schema([want]), {}, {})
     return list(batch.column(0).to_pylist())
 
 
@@ -75,5 +75,5 @@ def test_columns_that_a_file_lacks_are_null_or_its_partition() -> None:
     file = io.BytesIO()
     pq.write_table(pa.table({"x": [1, 2]}, schema=pa.schema([numbered(1, "x", pa.int64())])), file)
     wanted = pa.schema([numbered(2, "p", pa.string()), numbered(3, "q", pa.string())])
-    (batch,) = rows_in(pa.py_buffer(file.getvalue()), wanted, {"p": pa.scalar("a")})
+    (batch,) = rows_in(pa.py_buffer(file.getvalue()), wanted, {"p": pa.scalar("a")}, {})
     assert batch.to_pylist() == [{"p": "a", "q": None}] * 2
