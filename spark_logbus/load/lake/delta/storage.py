@@ -20,7 +20,7 @@ from spark_logbus.load.errors import WarehouseError
 
 _S3: Final = ("s3", "s3a")
 #: Stores that let one writer alone make a file, by the schemes of their URIs.
-_STORES: Final = (*_S3, "gs", "az", "azure", "adl", "abfs", "abfss")
+_STORES: Final = (*_S3, "gs", "az", "azure", "adl", "abfs", "abfss", "hdfs")
 
 #: Options of S3 that decide whether two writers can make one commit, by the names that they have
 #: in lower case.

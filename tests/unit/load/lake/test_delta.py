@@ -993,6 +993,7 @@ class TestStorage:
             ("s3://lake/a/b/", "s3://lake/a/b"),
             ("s3a://lake//a/b", "s3://lake/a/b"),
             ("gs://lake/a", "gs://lake/a"),
+            ("hdfs://name:8020/lake/a/", "hdfs://name:8020/lake/a"),
             (
                 "abfss://c@account.dfs.core.windows.net/a",
                 "abfss://c@account.dfs.core.windows.net/a",
@@ -1011,7 +1012,8 @@ class TestStorage:
     @pytest.mark.parametrize(
         ("uri", "told"),
         [
-            ("hdfs://host/a", "are written to local paths and to s3://"),
+            ("dbfs:/a", "are written to local paths and to s3://"),
+            ("hdfs:///a", "are written to local paths and to s3://"),
             ("http://host/a", "are written to local paths and to s3://"),
             ("s3:///a", "are written to local paths and to s3://"),
             ("s3://lake", "expected a directory in it"),
