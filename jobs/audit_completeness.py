@@ -47,7 +47,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--until", type=_moment, help="as late as all have reported by default")
     parser.add_argument("--window", type=_duration, help="a multiple of the counters' own: 1h")
     parser.add_argument("--warehouse", help="directory of loads, local or hdfs://...")
-    add_lake_options(parser)
+    add_lake_options(parser.add_argument_group("a table of a lake that loads write to"))
     parser.add_argument("--mirror", help="ZooKeeper of the cluster with the topic's mirror")
     parser.add_argument("--audit-topic", default=AUDIT_TOPIC)
     parser.add_argument(

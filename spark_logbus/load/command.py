@@ -67,7 +67,7 @@ def add_target_options(parser: argparse.ArgumentParser, *, warehouse: str) -> No
     )
 
 
-def add_lake_options(group: argparse._ActionsContainer) -> None:
+def add_lake_options(group: argparse._ArgumentGroup) -> None:
     """Adds the options that name a table of a lake."""
     group.add_argument(
         "--delta", metavar="URI", help="directory of a Delta table, local or s3://bucket/..."

@@ -517,7 +517,9 @@ def test_records_that_readers_pass_over_are_missed(
 # -- small files, windows -------------------------------------------------------------------------
 
 
-def test_small_files_become_one(lake: LoadedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_of_a_lakes_table_become_one(
+    lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(4):
         lake.produce(f"{number}", timestamp_us=DAY_US)
         lake.load()
