@@ -96,6 +96,8 @@ class LakeFile:
     #: not tell.
     partitions: tuple[int, int] | None = None
     offsets: tuple[int, int] | None = None
+    #: False for a file of another writer that ``commit`` cannot remove.
+    removable: bool = True
     #: What else the format needs to add or remove the file; picklable.
     detail: object = field(default=None, compare=False, repr=False)
 

@@ -384,7 +384,7 @@ class LakeTarget:
 
     def rewrite(self, last: Commit, *, least: int) -> Commit | None:
         version = self._opened()
-        sizes = {file: file.size_bytes for file in version.files()}
+        sizes = {file: file.size_bytes for file in version.files() if file.removable}
         files = worth_rewriting(sizes, least=least, directory=lambda file: file.partition)
         if not files:
             return None

@@ -86,7 +86,9 @@ class DeltaWriter:
             texts,
             found.of("partition", own),
             found.of("offset", own),
-            NewFile(time.time_ns() // 1_000_000, found.to_json(metadata.num_rows, self.schema)),
+            detail=NewFile(
+                time.time_ns() // 1_000_000, found.to_json(metadata.num_rows, self.schema)
+            ),
         )
 
 
@@ -183,6 +185,14 @@ def decoded_path(path: str) -> str:
             "read no such files. Copy the table as a whole."
         )
     return decoded
+
+
+def is_removable(path: str) -> bool:
+    """Tells whether the library would name a file as the log does when it removes it (pure).
+
+    Readers compare names as they stand: under another one it would be there still.
+    """
+    return encoded_path(unquote(path)) == path
 
 
 def encoded_path(path: str) -> str:

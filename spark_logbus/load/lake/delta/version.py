@@ -33,7 +33,7 @@ from spark_logbus.load.lake.delta.files import (
     NewFile,
     arrow_schema,
     decoded_path,
-    encoded_path,
+    is_removable,
 )
 from spark_logbus.load.lake.delta.layout import layout_of
 from spark_logbus.load.lake.delta.log import NOTHING, CommitLog
@@ -193,6 +193,7 @@ class DeltaLakeVersion:
                     partition,
                     self._bounds("partition", partition, low, high),
                     self._bounds("offset", partition, low, high),
+                    is_removable(path),
                 )
                 for path, size_bytes, records, partition, low, high in zip(
                     found.column("path").to_pylist(),
@@ -334,7 +335,7 @@ class DeltaLakeVersion:
         for file in change.removed:
             if file.path not in there:
                 raise ConflictError(f"Another writer has replaced {file.path} of {self._where}.")
-            if encoded_path(decoded_path(file.path)) != file.path:
+            if not is_removable(file.path):
                 raise ConfigError(
                     f"The log of {self._where} names the file {file.path}, in which the library "
                     "deltalake would escape other characters, so that it would not be removed. "

@@ -368,6 +368,7 @@ class TestCommit:
         foreign_table(root, COLUMNS, adds=[f"{name}/part-1.parquet"])
         table = DeltaLakeTable(DeltaTable(str(root)))
         version = newest(table)
+        assert [file.removable for file in version.files()] == [False]
         with pytest.raises(ConfigError, match="would not be removed"):
             version.commit(Change(NOTHING_YET, (), version.files()))
 
@@ -377,7 +378,8 @@ class TestCommit:
         foreign_table(root, COLUMNS, adds=[f"{name}/part-1.parquet"])
         table = DeltaLakeTable(DeltaTable(str(root)))
         version = newest(table)
-        assert [file.path for file in version.files()] == [f"{name}/part-1.parquet"]
+        found = [(file.path, file.removable) for file in version.files()]
+        assert found == [(f"{name}/part-1.parquet", True)]
         version.commit(Change(NOTHING_YET, (), version.files()))
         assert newest(table).files() == []
 
