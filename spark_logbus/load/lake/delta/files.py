@@ -2,8 +2,9 @@
 
 Values of partition columns stand in the log, as text. Directories are named after them in the way
 of Hive, with all that is not a letter or digit escaped as in a URL: some readers, Polars among
-them, take the values from there. A name of a directory has an end, so very long values are cut
-there, and only there. The names of files are unique.
+them, take the values from there. A directory whose name would be too long is left out: such a
+reader fails then, and does not take a part of the value for the whole. The names of files are
+unique.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from spark_logbus.load.lake.table import LakeFile
 
 #: Directory of records without a value, in the words of Hive.
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_MAX_NAME: Final = 120  # of 255 bytes, with room for the name of the column
+_MAX_NAME: Final = 255  # of all file systems
 #: Characters that the library leaves as they are, beside letters and digits.
 _NOT_ESCAPED: Final = "/=-_.~!$&'()+,;@:"
 
@@ -71,7 +72,8 @@ class DeltaWriter:
             f"{_escaped(column)}={_NULL if text is None else _escaped(text)}"
             for column, text in texts.items()
         ]
-        return self.storage.path("/".join([*directories, name]))
+        short = [each for each in directories if len(each) <= _MAX_NAME]
+        return self.storage.path("/".join([*short, name]))
 
     def describe(
         self, path: str, size_bytes: int, metadata: pq.FileMetaData, values: Sequence[object]
@@ -201,10 +203,7 @@ def encoded_path(path: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    shown = text[:_MAX_NAME]
-    while len(quote(shown, safe="")) > _MAX_NAME:
-        shown = shown[:-1]
-    return quote(shown, safe="")
+    return quote(text, safe="")
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,8 +243,9 @@ class DeltaLakeVersion:
             return stream.size(), pq.ParquetFile(stream).metadata
 
     def describe(self, path: str) -> LakeFile:
+        path = decoded_path(path)
         with self._storage.errors(f"read the file {path} of"):
-            size_bytes, footer = self._footer(decoded_path(path))
+            size_bytes, footer = self._footer(path)
         return self.writer().describe(self._storage.path(path), size_bytes, footer, ())
 
     def writer(self) -> DeltaWriter:

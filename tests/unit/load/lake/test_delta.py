@@ -134,6 +134,24 @@ def load(table: DeltaLakeTable, offsets: range, token: int) -> Progress:
     return progress
 
 
+def test_directories_tell_the_whole_value_or_nothing(tmp_path: Path) -> None:
+    writer = newest(make_table(tmp_path, BY_CARRIER, CARRIERS)).writer()
+    named = {text: writer.path([text], "f").removeprefix(f"{tmp_path}/") for text in (
+        "a b", "a/b", "..", "50%", "\u00fc", None, "", "x" * 247, "x" * 248,
+    )}  # fmt: skip
+    assert named == {
+        "a b": "carrier=a%20b/f",
+        "a/b": "carrier=a%2Fb/f",
+        "..": "carrier=../f",
+        "50%": "carrier=50%25/f",
+        "\u00fc": "carrier=%C3%BC/f",
+        None: "carrier=__HIVE_DEFAULT_PARTITION__/f",
+        "": "carrier=__HIVE_DEFAULT_PARTITION__/f",
+        "x" * 247: f"carrier={'x' * 247}/f",
+        "x" * 248: "f",
+    }
+
+
 def offsets_in(root: Path) -> list[int]:
     """Offsets of all rows, as the library reads them."""
     found: list[int] = deltalake.DeltaTable(root).to_pyarrow_table()["offset"].to_pylist()
