@@ -7,19 +7,39 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.integration.lake.loaded_target import LoadedTarget
+from spark_logbus.load import DeltaTable, IcebergTable
+from tests.integration.lake.loaded_target import LoadedTarget, Target
 from tests.integration.load.loaded_table import LoadedTable
 from tests.servers.cluster import Logbus
 
+OTHERS = ("table", "delta", "iceberg")
 
-@pytest.fixture(params=["files", pytest.param("table", marks=pytest.mark.long)])
+
+@pytest.fixture(params=["files", *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS)])
 def job(
     spark: SparkSession, logbus: Logbus, tmp_path: Path, request: pytest.FixtureRequest
 ) -> LoadedTarget:
-    if request.param == "files":
-        return LoadedTarget(spark, logbus, str(tmp_path))
-    loaded: LoadedTable = request.getfixturevalue("loaded_table")
-    return LoadedTarget(spark, logbus, loaded.table)
+    match request.param:
+        case "files":
+            target: Target = str(tmp_path)
+        case "delta":
+            target = DeltaTable(str(tmp_path / "table"))
+        case "iceberg":
+            target = iceberg_table(tmp_path)
+        case _:
+            loaded: LoadedTable = request.getfixturevalue("loaded_table")
+            target = loaded.table
+    return LoadedTarget(spark, logbus, target)
+
+
+def iceberg_table(directory: Path) -> IcebergTable:
+    """A table in a catalogue of its own."""
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{directory}/catalogue.db",
+        "warehouse": f"file://{directory}/warehouse",
+    }
+    return IcebergTable("test", "lake.flights", properties)
 
 
 @pytest.fixture

@@ -379,7 +379,7 @@ def test_loads_go_on_while_the_union_is_read_again_and_again(job: LoadedTarget) 
     def load_on() -> None:
         for number in range(1, 9):
             job.produce_numbers(5)
-            job.load(**({"compact": 2} if job.in_files and number % 3 == 0 else {}))
+            job.load(**({"compact": 2} if job.has_files and number % 3 == 0 else {}))
             if number % 4 == 0:
                 job.reprocess({"0": number, "1": number})
 
