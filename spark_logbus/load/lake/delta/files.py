@@ -110,7 +110,9 @@ class DeltaReader:
             self.storage.filesystem().open_input_file(self.storage.path(path)) as stream,
         ):
             # Spark writes timestamps as INT96 unless it is told otherwise.
-            parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
+            parquet = pq.ParquetFile(
+                stream, coerce_int96_timestamp_unit="us", pre_buffer=not self.storage.is_local
+            )
             there = {name.lower(): name for name in parquet.schema_arrow.names}
             names = {
                 each.name: there[each.name.lower()]

@@ -141,7 +141,7 @@ def _root(uri: str) -> str:
                 )
             # Not the part before "?" or "#" alone, which may be in a name.
             root = os.path.abspath(unquote(uri[len("file:") :].removeprefix("//localhost")))
-        elif parts.scheme in _STORES and parts.netloc:
+        elif parts.scheme in _STORES and parts.netloc and not parts.query and not parts.fragment:
             scheme = "s3" if parts.scheme in _S3 else parts.scheme
             rest = "/".join(each for each in parts.path.split("/") if each)
             root = f"{scheme}://{parts.netloc}/{rest}"

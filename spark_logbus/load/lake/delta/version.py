@@ -22,7 +22,7 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 from pyarrow import parquet as pq
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, StructType
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load.errors import WarehouseError
@@ -141,9 +141,9 @@ class DeltaLakeVersion:
     def _offsets(self, topic_id: str, since: int | None) -> OffsetTransactions:
         """Numbers of a topic, as our last commit, ``since``, has them; where its file has been
         cleared away, from the log as a whole."""
-        numbers = None if since is None else self._log.numbers(since)
-        read = self._transaction if numbers is None else numbers.get
-        return OffsetTransactions(topic_id, read)
+        numbers = (None if since is None else self._log.numbers(since)) or {}
+        is_ours = numbers.get(VERSION) == since
+        return OffsetTransactions(topic_id, numbers.get if is_ours else self._transaction)
 
     def _topic_id(self, since: int) -> str:
         """Id of the topic that is loaded. A property goes where the table is set back."""
@@ -184,7 +184,7 @@ class DeltaLakeVersion:
     def files(self) -> list[LakeFile]:
         with self._storage.errors("list the files of"):
             found = pa.table(self._handle.get_add_actions())
-            least, most = _structs(found, "min"), _structs(found, "max")
+            least, most = self._known_bounds(found, "min"), self._known_bounds(found, "max")
             files = [
                 LakeFile(
                     path,
@@ -221,11 +221,29 @@ class DeltaLakeVersion:
         low: Mapping[str, Any],
         high: Mapping[str, Any],
     ) -> tuple[int, int] | None:
-        if name in self._partition_names:
+        if name in self._partition_names and self._is_whole(name):
             text = partition[self._partition_names.index(name)]
             return None if text is None else (int(text), int(text))
         least, most = low.get(name), high.get(name)
         return None if least is None or most is None else (least, most)
+
+    def _known_bounds(self, found: pa.Table, kind: str) -> list[Mapping[str, Any]]:
+        """Smallest or largest values of each file, of the columns that say which record a row is;
+        empty where the log does not tell."""
+        nothing: list[Mapping[str, Any]] = [{}] * found.num_rows
+        if kind not in found.column_names or not found.num_rows:
+            return nothing
+        bounds = found.column(kind).combine_chunks()
+        names = [each.name for each in bounds.type if self._is_whole(each.name)]
+        columns = [bounds.field(name).to_pylist() for name in names]
+        rows = zip(*columns, strict=True)
+        return [dict(zip(names, row, strict=True)) for row in rows] or nothing
+
+    def _is_whole(self, name: str) -> bool:
+        """Tells whether it is a column of whole numbers that says which record a row is."""
+        return name in ("partition", "offset") and isinstance(
+            self.schema[name].dataType, (ByteType, ShortType, IntegerType, LongType)
+        )
 
     def _counted(self, files: list[LakeFile]) -> list[LakeFile]:
         """Returns the files, with the records that the log does not tell from their footers."""
@@ -365,19 +383,6 @@ class DeltaLakeVersion:
                 file.size_bytes,
                 dict(zip(self._partition_names, file.partition, strict=True)),
             )
-
-
-def _structs(found: pa.Table, name: str) -> list[Mapping[str, Any]]:
-    """Bounds of each file; empty where no column has any."""
-    if name not in found.column_names:
-        return [{}] * found.num_rows
-    wanted = {"partition", "offset"}
-    struct = found.column(name).combine_chunks()
-    some = [each.name for each in struct.type if each.name in wanted]
-    columns = [struct.field(each).to_pylist() for each in some]
-    return [dict(zip(some, row, strict=True)) for row in zip(*columns, strict=True)] or [
-        {}
-    ] * found.num_rows
 
 
 def _shown(ends: Mapping[int, int]) -> str:

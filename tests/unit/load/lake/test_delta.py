@@ -438,6 +438,23 @@ class TestProgress:
         newest(table).commit(Change(progress))
         assert newest(table).progress() == progress
 
+    def test_a_log_that_was_written_anew_has_it_too(self, tmp_path: Path) -> None:
+        """In other commits than those that loads have made."""
+        root = tmp_path / "table"
+        table = make_table(root)
+        progress = load(table, range(10), token=1)
+        numbers = numbers_of(root, 1)
+        lines = [
+            line
+            for version in (0, 1)
+            for line in commit_of(root, version).read_text().splitlines()
+            if "commitInfo" not in line and "txn" not in line
+        ]
+        txns = [json.dumps({"txn": {"appId": n, "version": v}}) for n, v in numbers.items()]
+        commit_of(root, 0).write_text("\n".join([*lines, *txns]) + "\n")
+        commit_of(root, 1).write_text(json.dumps({"commitInfo": {"operation": "WRITE"}}) + "\n")
+        assert newest(table).progress() == progress
+
     def test_it_outlives_checkpoints_and_cleared_logs(self, tmp_path: Path) -> None:
         root = tmp_path / "table"
         table = make_table(root)
@@ -666,6 +683,13 @@ class TestForeignTables:
         foreign_table(root, schema, adds=paths, statistics=None)
         files = newest(DeltaLakeTable(DeltaTable(str(root)))).files()
         assert [(file.records, file.offsets) for file in files] == [(3, None)] * 2
+
+    def test_a_column_of_another_kind_has_no_bounds(self, tmp_path: Path) -> None:
+        root = tmp_path / "table"
+        rows = pa.table({"offset": ["a"], "partition": ["b"], "x": [1]})
+        deltalake.write_deltalake(root, rows, partition_by=["partition"])
+        [file] = newest(DeltaLakeTable(DeltaTable(str(root)))).files()
+        assert (file.partitions, file.offsets, file.partition) == (None, None, ("b",))
 
     def test_a_file_elsewhere_is_told(self, tmp_path: Path) -> None:
         root = tmp_path / "table"
@@ -1033,6 +1057,7 @@ class TestStorage:
         ("uri", "told"),
         [
             ("dbfs:/a", "are written to local paths and to s3://"),
+            ("s3://lake/a?b", "are written to local paths and to s3://"),
             ("hdfs:///a", "are written to local paths and to s3://"),
             ("http://host/a", "are written to local paths and to s3://"),
             ("s3:///a", "are written to local paths and to s3://"),
