@@ -174,6 +174,18 @@ def conformed(frame: DataFrame, schema: StructType, keep: tuple[str, ...]) -> Da
     return frame.select(*columns, *others)
 
 
+def casts(have: StructType, want: StructType) -> bool:
+    """Tells whether the columns of a load become those of the table by name and cast alone: fields
+    within columns are the same, in the same order (pure)."""
+    there = {each.name: each.dataType for each in want.fields}
+    return all(
+        not isinstance(each.dataType, (StructType, ArrayType, MapType))
+        or nullable(each.dataType) == nullable(there[each.name])
+        for each in have.fields
+        if each.name in there
+    )
+
+
 def _as(column: Column, have: DataType, want: DataType) -> Column:
     """A value as another type that takes it."""
     if nullable(have) == nullable(want):

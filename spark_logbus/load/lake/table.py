@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.audit.warehouse import Loads, OffsetSpan
 from spark_logbus.load.errors import WarehouseError
+from spark_logbus.load.lake.dividing import Divider
 from spark_logbus.load.layout import Layout, LayoutChoice
 from spark_logbus.model import OffsetRange
 
@@ -197,6 +198,11 @@ class LakeVersion(Protocol):
 
     def partitioned(self, frame: DataFrame, layout: Layout) -> DataFrame:
         """Adds the columns of ``partition_names`` to records. Raises ConfigError."""
+        ...
+
+    def divider(self, layout: Layout, schema: StructType) -> Divider | None:
+        """Returns what does as ``partitioned``, to records of that schema, by Arrow alone; None
+        where only Spark can."""
         ...
 
     def progress(self, *, restored: bool = False) -> Progress | None:

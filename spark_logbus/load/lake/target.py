@@ -41,7 +41,7 @@ from spark_logbus.load.chosen_columns import chosen, exact_column
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import TargetConfig
 from spark_logbus.load.errors import SupersededError, WarehouseError, translated
-from spark_logbus.load.lake.columns import Fit, conformed, fit
+from spark_logbus.load.lake.columns import Fit, casts, conformed, fit
 from spark_logbus.load.lake.letters import PAUSE_S, TRIES, DeadLetters, outside, too_busy
 from spark_logbus.load.lake.marks import Mark, OwnDirectory, new_mark
 from spark_logbus.load.lake.reading import FileRows, rows_by_file, rows_of
@@ -56,7 +56,7 @@ from spark_logbus.load.lake.table import (
     Progress,
     properties_of,
 )
-from spark_logbus.load.lake.writing import Written, write
+from spark_logbus.load.lake.writing import Written, write, write_directly
 from spark_logbus.load.layout import Layout, LayoutChoice, Period
 from spark_logbus.load.plan.window import ExistingRows, Window, below, check_all_read
 from spark_logbus.load.read.input import DecodedRead, LoadInput
@@ -257,7 +257,7 @@ class LakeTarget:
 
     def _write(
         self, planned: Planned, mark: Mark, steps: StepTimer
-    ) -> tuple[LakeVersion, Written, Written, ConditionCount]:
+    ) -> tuple[LakeVersion, Written, Written, int]:
         """Writes the records, and apart from them those that do not decode."""
         decoded, layout = planned.decoded, planned.layout
         with steps.step("prepare the table"), translated(f"prepare {self.path}"):
@@ -267,21 +267,47 @@ class LakeTarget:
         divided = partial(version.partitioned, layout=layout)
         gather = decoded.gathers(names, divided, steps)
         with steps.step("write"), translated(f"write files of {self.path}"):
-            frame = conformed(divided(decoded.frame), version.schema, names)
-            without = f"`{names[0]}` is null" if layout.period is not Period.NONE else None
-            timeless = ConditionCount(frame, without)
-            written = write(
-                timeless.frame,
-                version.writer(),
-                mark.staging,
-                self._config.compression,
-                gather=gather,
-            )
+            direct = None if gather else self._write_directly(planned, version, mark)
+            if direct is not None:
+                written, timeless = direct
+            else:
+                frame = conformed(divided(decoded.frame), version.schema, names)
+                without = f"`{names[0]}` is null" if layout.period is not Period.NONE else None
+                counted = ConditionCount(frame, without)
+                written = write(
+                    counted.frame,
+                    version.writer(),
+                    mark.staging,
+                    self._config.compression,
+                    gather=gather,
+                )
+                timeless = counted.count()
         letters = Written()
         if decoded.dead():
             with steps.step("dead letters"), translated(f"write files of {self.dead_letters}"):
                 letters = self._letters.write(decoded.letters(), mark, planned.topic_id)
         return version, written, letters, timeless
+
+    def _write_directly(
+        self, planned: Planned, version: LakeVersion, mark: Mark
+    ) -> tuple[Written, int] | None:
+        """Writes the records in the processes that read them; returns also the number of those
+        without event time. None where Spark must make something of them."""
+        decoded = planned.decoded
+        schema, source = decoded.frame.schema, decoded.direct()
+        divider = version.divider(planned.layout, schema)
+        if source is None or divider is None or not casts(schema, version.schema):
+            return None
+        done = write_directly(
+            self._spark,
+            source,
+            divider,
+            version.writer(),
+            mark.staging,
+            self._config.compression,
+        )
+        decoded.counted(done.read, done.dead)
+        return done.written, done.without_event_time
 
     def rows(self, staged: Commit | None = None) -> DataFrame:
         if staged is not None:
@@ -551,15 +577,13 @@ def _lake(commit: Commit) -> StagedCommit:
     return commit
 
 
-def _staged(
-    commit: StagedCommit, written: Written, letters: Written, timeless: ConditionCount
-) -> StagedLoad:
+def _staged(commit: StagedCommit, written: Written, letters: Written, timeless: int) -> StagedLoad:
     return StagedLoad(
         commit,
         written.tally.records,
         letters.tally.records,
         written.size_bytes + letters.size_bytes,
-        timeless.count(),
+        timeless,
     )
 
 

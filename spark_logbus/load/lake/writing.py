@@ -21,10 +21,13 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs as pafs
 from pyarrow import parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_logbus.load.arrow_tally import ArrowTally
+from spark_logbus.load.lake.dividing import Divider
 from spark_logbus.load.lake.table import FileWriter, LakeFile
+from spark_logbus.load.read.direct import DirectRead
+from spark_logbus.load.read.values import UNDECODABLE
 from spark_logbus.load.tally import NONE, RecordTally
 from spark_logbus.spark.hang_ups import end_quietly_when_dropped
 
@@ -37,6 +40,7 @@ _OPEN_FILES: Final = 64
 
 _DEFAULT_COMPRESSION: Final = "snappy"  # what Spark writes
 _ANSWER: Final = "records bigint, digest bigint, files binary"
+_COUNTS: Final = "read bigint, read_digest bigint, dead bigint, timeless bigint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +80,81 @@ def write(
     task = partial(_write, writer, names, staging, compression or _DEFAULT_COMPRESSION)
     written = Written()
     for row in frame.mapInArrow(task, _ANSWER).collect():
-        files: list[LakeFile] = pickle.loads(row["files"])
-        written = written.with_others(
-            Written(tuple(files), RecordTally(row["records"], row["digest"]))
-        )
+        written = written.with_others(_written(row))
     return written
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenDirectly:
+    """Files that tasks have written of what they have read themselves, and what they counted."""
+
+    written: Written
+    read: RecordTally
+    dead: int
+    without_event_time: int
+
+
+def write_directly(
+    spark: SparkSession,
+    source: DirectRead,
+    divider: Divider,
+    writer: FileWriter,
+    staging: str,
+    compression: str | None = None,
+) -> WrittenDirectly:
+    """Writes the records that decode of ``source``, read and written in one process a task."""
+    task = partial(
+        _write_directly, source, divider, writer, staging, compression or _DEFAULT_COMPRESSION
+    )
+    count = len(source.partitions)
+    tasks = spark.range(0, count, numPartitions=count)
+    written, read, dead, timeless = Written(), NONE, 0, 0
+    for row in tasks.mapInArrow(task, f"{_ANSWER}, {_COUNTS}").collect():
+        written = written.with_others(_written(row))
+        read = read.with_others(RecordTally(row["read"], row["read_digest"]))
+        dead += row["dead"]
+        timeless += row["timeless"]
+    return WrittenDirectly(written, read, dead, timeless)
+
+
+def _written(row: Row) -> Written:
+    files: list[LakeFile] = pickle.loads(row["files"])
+    return Written(tuple(files), RecordTally(row["records"], row["digest"]))
+
+
+def _write_directly(
+    source: DirectRead,
+    divider: Divider,
+    writer: FileWriter,
+    staging: str,
+    compression: str,
+    numbers: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    end_quietly_when_dropped()
+    task, read, dead, timeless = _Task(writer, staging, compression), ArrowTally(), 0, 0
+    for each in numbers:
+        for number in each.column(0).to_pylist():
+            for batch in source.batches(number):
+                read.add(batch)
+                decoded = _without_dead(batch)
+                dead += batch.num_rows - decoded.num_rows
+                if decoded.num_rows:
+                    rows = divider.divided(decoded)
+                    timeless += rows.column(divider.timed).null_count if divider.timed else 0
+                    task.add(rows)
+    answer = _answer(task)
+    columns = [*answer.columns]
+    columns += [pa.array([n]) for n in (read.tally.records, read.tally.digest, dead, timeless)]
+    names = [*answer.schema.names, "read", "read_digest", "dead", "timeless"]
+    yield pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _without_dead(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if UNDECODABLE not in batch.schema.names:
+        return batch
+    undecodable = batch.column(UNDECODABLE)
+    good = batch.filter(undecodable.is_null()) if undecodable.null_count < len(batch) else batch
+    return good.drop_columns([UNDECODABLE])
 
 
 def _number(place: int) -> str:
@@ -100,8 +174,12 @@ def _write(
     for batch in batches:
         if batch.num_rows:
             task.add(batch.rename_columns([*names]))
+    yield _answer(task)
+
+
+def _answer(task: _Task) -> pa.RecordBatch:
     files, tally = task.end(), task.tally
-    yield pa.RecordBatch.from_arrays(
+    return pa.RecordBatch.from_arrays(
         [pa.array([tally.records]), pa.array([tally.digest]), pa.array([pickle.dumps(files)])],
         names=["records", "digest", "files"],
     )
@@ -224,8 +302,15 @@ def split(
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``, of those of ``rows`` under their names and cast to its types."""
-    columns = [rows.column(field.name).cast(field.type) for field in schema]
+    """The columns of ``schema``, of those of ``rows`` under their names and cast to its types; null
+    where there is none."""
+    there = {*rows.schema.names}
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in there
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -13,6 +13,7 @@ from spark_logbus.errors import DataLossError
 from spark_logbus.load.config import TargetConfig
 from spark_logbus.load.errors import translated
 from spark_logbus.load.plan.ranges import LoadSource
+from spark_logbus.load.read.direct import DirectRead
 from spark_logbus.load.read.reading import (
     Decoding,
     PlannedRead,
@@ -21,7 +22,7 @@ from spark_logbus.load.read.reading import (
     without_dead_letters,
 )
 from spark_logbus.load.read.shuffle import most_directories
-from spark_logbus.load.read.values import UNDECODABLE
+from spark_logbus.load.read.values import UNDECODABLE, columns_of_schema
 from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, ConditionCount, ObservedTally, RecordTally
 
@@ -50,6 +51,7 @@ class DecodedRead:
     def __init__(self, load_input: LoadInput, planned: PlannedRead) -> None:
         self._input = load_input
         self._planned = planned
+        self._counted: tuple[RecordTally, int] | None = None
         self._observed = ObservedTally(planned.frame)
         every = decoded(self._observed.frame, load_input.decoding)
         apart = load_input.decoding.dead_letters
@@ -90,9 +92,23 @@ class DecodedRead:
             some = divide(self.sample())
             return len(set(some.select(*columns).collect())) > most
 
+    def direct(self) -> DirectRead | None:
+        """Returns the same records to be read and written in one process; None where Spark has to
+        make something of them. Whoever writes them so calls ``counted``."""
+        planned, decoding = self._planned, self._input.decoding
+        if decoding.json is not None or not planned.partitions:
+            return None
+        schema = planned.schema if planned.avro is None else planned.avro.added_to(planned.schema)
+        fields = columns_of_schema(planned.schema) if decoding.has_schema else {}
+        return DirectRead(planned.reader, planned.partitions, planned.avro, schema, fields)
+
+    def counted(self, tally: RecordTally, dead: int) -> None:
+        """Takes what tasks have counted themselves of the records that they read."""
+        self._counted = tally, dead
+
     def dead(self) -> int:
         """The number of records that did not decode, once ``frame`` is written."""
-        return self._dead.count()
+        return self._dead.count() if self._counted is None else self._counted[1]
 
     def letters(self) -> DataFrame:
         """The records that did not decode, with the reason. They are read again: there are few or
@@ -115,7 +131,7 @@ class DecodedRead:
 
     def tally(self) -> RecordTally:
         """Tally of all records that were read, once ``frame`` is written."""
-        return self._observed.tally()
+        return self._observed.tally() if self._counted is None else self._counted[0]
 
     def check(self, staged: RecordTally) -> None:
         """Raises DataLossError unless exactly what was read is staged, and all that had to be read

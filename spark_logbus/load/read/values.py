@@ -59,16 +59,26 @@ def fields_of_schema(frame: DataFrame) -> DataFrame:
 
     Raises ConfigError where two of them would be one column.
     """
-    value = frame.schema[VALUE].dataType
-    if not isinstance(value, StructType):
+    columns = columns_of_schema(frame.schema)
+    if not columns:
         return frame
-    columns = _columns_of(
+    fields = [F.col(VALUE)[name].alias(column) for name, column in columns.items()]
+    return frame.select(*(name for name in frame.columns if name != VALUE), *fields)
+
+
+def columns_of_schema(schema: StructType) -> dict[str, str]:
+    """The columns that take the place of ``value``, by its fields; none where it is no struct.
+
+    Raises ConfigError where two of them would be one column.
+    """
+    value = schema[VALUE].dataType
+    if not isinstance(value, StructType):
+        return {}
+    return _columns_of(
         value,
         "The schema of the topic has",
         "Give one of them another name in a new version of the schema, with an alias.",
     )
-    fields = [F.col(VALUE)[name].alias(column) for name, column in columns.items()]
-    return frame.select(*(name for name in frame.columns if name != VALUE), *fields)
 
 
 # -- JSON ---------------------------------------------------------------------------------

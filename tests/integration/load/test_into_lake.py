@@ -28,15 +28,18 @@ from spark_logbus.load import (
     WarehouseError,
 )
 from spark_logbus.load import run as load_run
+from spark_logbus.load.lake import target as lake_target
 from spark_logbus.load.lake.letters import DeadLetters
 from spark_logbus.load.lake.marks import OwnDirectory
 from spark_logbus.load.lake.table import ConflictError
 from spark_logbus.load.lake.target import LakeTarget
+from spark_logbus.load.lake.writing import WrittenDirectly, write_directly
+from spark_logbus.load.read import input as load_input
 from tests.builders.typed import flights
 from tests.helpers import wait_until
 from tests.integration.load import lake_load_driver_program
 from tests.integration.load.loaded_directory import KilledError, read_only
-from tests.integration.load.loaded_lake import LoadedLake
+from tests.integration.load.loaded_lake import LoadedLake, table_named
 from tests.integration.load.loaded_table import NoLock
 from tests.integration.spark.test_typed import publish, topic_of
 from tests.servers.spark import PROJECT
@@ -646,3 +649,56 @@ def test_conflicts_without_end_are_told(lake: LoadedLake, monkeypatch: pytest.Mo
 def test_files_are_another_target(lake: LoadedLake) -> None:
     with pytest.raises(ConfigError, match="--hive-table"):
         lake.config(hive_table="a.b")
+
+
+# -- written where they are read ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("period", [Period.HOUR, Period.DAY, Period.MONTH, Period.NONE])
+def test_records_that_are_written_where_they_are_read_are_the_same(
+    lake: LoadedLake, period: Period, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.topic = topic_of(lake.logbus, "columns")
+    publish(lake.logbus, lake.topic, flights(0, 40))
+    layout = LayoutChoice(period=period, columns=("carrier",))
+    gathered = lake.load(layout=layout)
+    rows, files = _by_partition(lake)
+    lake.name = f"{lake.name}_direct"
+    lake.table = table_named(lake.form, lake.directory, lake.name)
+    written: list[WrittenDirectly] = []
+
+    def noted(*given: Any, **more: Any) -> WrittenDirectly:
+        written.append(write_directly(*given, **more))
+        return written[-1]
+
+    monkeypatch.setattr(load_input, "most_directories", lambda *_, **__: 1_000)
+    monkeypatch.setattr(lake_target, "write_directly", noted)
+    direct = lake.load(layout=layout)
+    is_direct = lake.form == "iceberg" or period is not Period.MONTH  # a text that Spark makes
+    assert len(written) == is_direct
+    assert direct.records == gathered.records == 40
+    assert direct.without_event_time == gathered.without_event_time == 0
+    again, others = _by_partition(lake)
+    assert again == rows
+    assert others == files
+
+
+def _by_partition(lake: LoadedLake) -> tuple[list[tuple[Any, ...]], set[tuple[str | None, ...]]]:
+    """All rows, and the partitions that the table has."""
+    version = lake.opened.newest()
+    assert version is not None
+    columns = [name for name in lake.arrow().column_names if name != "headers"]
+    return lake.rows(*columns), {file.partition for file in version.files()}
+
+
+def test_avro_values_and_dead_letters_are_written_where_they_are_read(
+    lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
+    lake.logbus.produce(lake.topic, ["\x02", "\x80", None, "\x04"], timestamp_us=-1)
+    monkeypatch.setattr(load_input, "most_directories", lambda *_, **__: 1_000)
+    loaded = lake.load(avro_schema=schema, dead_letters=True, drop_value=True)
+    assert loaded.commit is not None
+    assert (loaded.commit.records, loaded.commit.dead_letters) == (3, 1)
+    assert lake.rows("offset", "n") == [(0, 1), (2, None), (3, 2)]
+    assert lake.rows("offset", letters=True) == [(1,)]

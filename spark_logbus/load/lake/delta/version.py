@@ -22,7 +22,14 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 from pyarrow import parquet as pq
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, StructType
+from pyspark.sql.types import (
+    ByteType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructType,
+    TimestampType,
+)
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load.errors import WarehouseError
@@ -46,6 +53,7 @@ from spark_logbus.load.lake.delta.protocol import (
     check_writable,
 )
 from spark_logbus.load.lake.delta.storage import DeltaStorage
+from spark_logbus.load.lake.dividing import Divider, Rule
 from spark_logbus.load.lake.table import (
     LAYOUT,
     TOPIC_ID,
@@ -55,10 +63,12 @@ from spark_logbus.load.lake.table import (
     Progress,
     RestoredError,
 )
-from spark_logbus.load.layout import Layout, LayoutChoice
+from spark_logbus.load.layout import Layout, LayoutChoice, Period
 from spark_logbus.load.read.reading import partitioned
 
 _FOOTERS_AT_ONCE: Final = 16
+#: Columns of a period; a month's text is Spark's own.
+_RULES: Final = {Period.HOUR: (Rule.DATE, Rule.HOUR_OF_DAY), Period.DAY: (Rule.DATE,)}
 _UNCOUNTED: Final = -1
 
 
@@ -108,6 +118,20 @@ class DeltaLakeVersion:
 
     def partitioned(self, frame: DataFrame, layout: Layout) -> DataFrame:
         return partitioned(frame, layout)
+
+    def divider(self, layout: Layout, schema: StructType) -> Divider | None:
+        timed = layout.period_columns[0] if layout.period_columns else None
+        rules: dict[str, tuple[Rule, str]] = {}
+        if timed is not None:
+            event_time = layout.event_time
+            if event_time not in schema.names:
+                return None
+            wanted = _RULES.get(layout.period)
+            if wanted is None or not isinstance(schema[event_time].dataType, TimestampType):
+                return None
+            names = zip(layout.period_columns, wanted, strict=True)
+            rules = {name: (rule, event_time) for name, rule in names}
+        return Divider(rules, timed)
 
     def check_appendable(self) -> None:
         features = self._handle.protocol().writer_features or ()

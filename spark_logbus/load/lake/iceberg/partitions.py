@@ -21,6 +21,7 @@ from pyspark.sql import types as sp
 
 from spark_logbus.config import nearest
 from spark_logbus.errors import ConfigError
+from spark_logbus.load.lake.dividing import Divider, Rule
 from spark_logbus.load.layout import FileFormat, Layout, LayoutChoice, Period, settle
 
 _FIRST_ID: Final = 1000  # as the specification of Iceberg has it
@@ -32,6 +33,7 @@ _TRANSFORMS: Final[Mapping[Period, transforms.TimeTransform[Any]]] = {
     Period.DAY: transforms.DayTransform(),
     Period.MONTH: transforms.MonthTransform(),
 }
+_RULES: Final = {Period.HOUR: Rule.HOUR, Period.DAY: Rule.DAY, Period.MONTH: Rule.MONTH}
 _IDENTITY: Final = (
     ice.StringType, ice.BooleanType, ice.IntegerType, ice.LongType, ice.DateType,
 )  # fmt: skip
@@ -191,6 +193,29 @@ def partition_columns(
         else:
             found.append(_values(field, source.name, records[source.name].dataType, table))
     return found
+
+
+def divider(
+    spec: PartitionSpec,
+    schema: Schema,
+    records: sp.StructType,
+    layout: Layout,
+    names: Sequence[str],
+) -> Divider | None:
+    """Returns what does as ``partition_columns``, by Arrow alone; None where only Spark can."""
+    rules: dict[str, tuple[Rule, str]] = {}
+    timed = None
+    for field, name in zip(spec.fields, names, strict=True):
+        source, period = schema.find_column_name(field.source_id), _period(field)
+        identity = isinstance(field.transform, transforms.IdentityTransform)
+        if source is None or source not in records.names or not (identity or period):
+            return None
+        if period is not None and not isinstance(records[source].dataType, sp.TimestampType):
+            return None
+        if timed is None and layout.period is not Period.NONE and source == layout.event_time:
+            timed = name
+        rules[name] = (Rule.VALUE if period is None else _RULES[period], source)
+    return Divider(rules, timed)
 
 
 def _values(field: PartitionField, name: str, kind: sp.DataType, table: str) -> Column:

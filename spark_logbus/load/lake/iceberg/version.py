@@ -27,9 +27,11 @@ from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.types import strtobool
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load.errors import WarehouseError
+from spark_logbus.load.lake.dividing import Divider
 from spark_logbus.load.lake.iceberg import columns as column_types
 from spark_logbus.load.lake.iceberg import partitions
 from spark_logbus.load.lake.iceberg.asking import asking, conflict
@@ -86,6 +88,9 @@ class IcebergVersion:
             self._spec, self._columns, frame.schema, table=str(self._name)
         )
         return frame.withColumns(dict(zip(self.partition_names, values, strict=True)))
+
+    def divider(self, layout: Layout, schema: StructType) -> Divider | None:
+        return partitions.divider(self._spec, self._columns, schema, layout, self.partition_names)
 
     def progress(self, *, restored: bool = False) -> Progress | None:
         kept, found = self._kept(), self._of_snapshots()
