@@ -1,4 +1,4 @@
-"""Delta tables in S3 and on HDFS: commits that only one can make, and files of any partition."""
+"""Delta tables on disk, in S3 and on HDFS: commits that one alone can make, any partition."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ def opened(table: DeltaLakeTable) -> DeltaLakeVersion:
 def written(version: DeltaLakeVersion, name: str, offset: int, carrier: str | None) -> LakeFile:
     writer = version.writer()
     storage, path = writer.filesystem(), writer.path((carrier,), f"{name}.parquet")
+    if isinstance(storage, pafs.LocalFileSystem):
+        storage.create_dir(path.rpartition("/")[0], recursive=True)
     rows = pa.table({"partition": [0], "offset": [offset]}, writer.schema)
     with storage.open_output_stream(path) as stream:
         pq.write_table(rows, stream)
@@ -120,6 +122,10 @@ def check_own_directory(table: DeltaLakeTable) -> None:
     names = [info.base_name for info in storage.get_file_info(everything)]
     assert file.path.rpartition("/")[2] not in names
     assert len([name for name in names if name.startswith("part-")]) == len(CARRIERS)
+
+
+def test_on_disk(tmp_path: Path) -> None:
+    check_loads(f"file://{tmp_path}/some flights", {})
 
 
 def test_in_s3(store: S3) -> None:

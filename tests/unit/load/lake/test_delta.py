@@ -439,7 +439,7 @@ class TestProgress:
         assert newest(table).progress() == progress
 
     def test_a_log_that_was_written_anew_has_it_too(self, tmp_path: Path) -> None:
-        """In other commits than those that loads have made."""
+        """The commit that it names is of somebody else then."""
         root = tmp_path / "table"
         table = make_table(root)
         progress = load(table, range(10), token=1)
