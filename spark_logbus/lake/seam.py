@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from spark_logbus.client import Admin, Bootstrap, Cluster
-from spark_logbus.errors import DataLossError
+from spark_logbus.errors import DataLossError, LogbusError
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import LoadConfig
+from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.layout import LayoutChoice
 from spark_logbus.load.plan.ranges import LoadSource, plan, source_of
 from spark_logbus.load.read.reading import Decoding
@@ -49,11 +50,11 @@ def find_seam(spark: SparkSession, config: LoadConfig, columns: Sequence[str] | 
         try:
             source = _rest_of_log(config, history.last)
             break
-        except DataLossError:
+        except DataLossError as error:
             # A load may have brought in what retention has deleted since.
             newer = target.history(columns)
             if _ends(newer) == _ends(history):
-                raise
+                raise _lost(error, history, target.path) from error
             history = newer
     decoding = decoding.for_topic(config.topic, has_schema=source.has_schema)
     return Seam(target.path, history, source, decoding)
@@ -70,6 +71,16 @@ def _rest_of_log(config: LoadConfig, last: Commit | None) -> LoadSource:
         reached = {each.topic_partition: each.end for each in ranges}
         plan(snapshot, topic, None, allow_gaps=False, another_target=another, start=reached)
     return source_of(snapshot, topic, ranges)
+
+
+def _lost(error: DataLossError, history: History, table: str) -> LogbusError:
+    if history.coming is None:
+        return error
+    return WarehouseError(
+        f"Load {history.coming} of {table} is committed and its files are not all in, and the log "
+        f"no longer has what it brings ({error.message}) Wait for that load; if it was killed, run "
+        "a load, which finishes it. Nothing is lost."
+    )
 
 
 def _ends(history: History) -> tuple[str, dict[int, int]] | None:

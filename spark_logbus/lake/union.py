@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_logbus.errors import ConfigError
 from spark_logbus.lake.records import batch, stream
 from spark_logbus.lake.seam import find_seam
 from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.tables import DeltaTable, IcebergTable, JdbcTable
 from spark_logbus.spark.options import zookeeper_address
+
+Table: TypeAlias = str | JdbcTable | DeltaTable | IcebergTable
+"""Target of a topic's loads: the directory of a warehouse, or the name of a table."""
 
 _NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -30,7 +34,7 @@ class HistoryAndStream(NamedTuple):
 def union_read(
     spark: SparkSession,
     topic: str,
-    table: str | JdbcTable | DeltaTable | IcebergTable,
+    table: Table,
     *,
     columns: Sequence[str] | None = None,
     zookeeper: str | None = None,
@@ -53,15 +57,7 @@ def union_read(
     columns of both cannot be made alike with these options, and WarehouseError for a table that
     cannot be read, or that a killed load has left half rewritten.
     """
-    config = LoadConfig(
-        topic=topic,
-        warehouse=table,
-        zookeeper=zookeeper_address(zookeeper),
-        json_schema=json_schema,
-        avro_schema=avro_schema,
-        drop_value=drop_value,
-        dead_letters=dead_letters,
-    )
+    config = _config(topic, table, zookeeper, json_schema, avro_schema, drop_value, dead_letters)
     seam = find_seam(spark, config, columns)
     rest = batch(spark, config, seam, columns)
     rows = seam.history.rows
@@ -71,7 +67,7 @@ def union_read(
 def union_stream(
     spark: SparkSession,
     topic: str,
-    table: str | JdbcTable | DeltaTable | IcebergTable,
+    table: Table,
     *,
     columns: Sequence[str] | None = None,
     zookeeper: str | None = None,
@@ -87,7 +83,31 @@ def union_stream(
     such as ``maxOffsetsPerTrigger``. A query that has a checkpoint goes on from that: take the
     history once, with the query's first start.
     """
-    config = LoadConfig(
+    config = _config(topic, table, zookeeper, json_schema, avro_schema, drop_value, dead_letters)
+    seam = find_seam(spark, config, columns)
+    rest = stream(spark, config, seam, columns, options)
+    rows = seam.history.rows
+    if rows is None:
+        rows = spark.createDataFrame([], rest.schema)
+    return HistoryAndStream(rows, rest)
+
+
+def _config(
+    topic: str,
+    table: Table,
+    zookeeper: str | None,
+    json_schema: str | None,
+    avro_schema: str | None,
+    drop_value: bool,
+    dead_letters: bool,
+) -> LoadConfig:
+    """Options of the load that would bring the log's part in. Raises ConfigError."""
+    if not isinstance(table, Table):
+        raise ConfigError(
+            f"table is {table!r}, expected the directory of a warehouse as a text, a JdbcTable, a "
+            "DeltaTable or an IcebergTable."
+        )
+    return LoadConfig(
         topic=topic,
         warehouse=table,
         zookeeper=zookeeper_address(zookeeper),
@@ -96,9 +116,3 @@ def union_stream(
         drop_value=drop_value,
         dead_letters=dead_letters,
     )
-    seam = find_seam(spark, config, columns)
-    rest = stream(spark, config, seam, columns, options)
-    rows = seam.history.rows
-    if rows is None:
-        rows = spark.createDataFrame([], rest.schema)
-    return HistoryAndStream(rows, rest)

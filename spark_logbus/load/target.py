@@ -64,6 +64,9 @@ class History:
     #: at least the columns of these names that are decoded or made (None: all). Raises ConfigError,
     #: and IncompatibleColumnsError.
     stored: Callable[[DataFrame, Sequence[str] | None], DataFrame]
+    #: Number of a load that is committed and not in the rows yet: it is about to bring them in, or
+    #: was killed, and then the next one does.
+    coming: int | None = None
 
 
 class Target(Protocol):

@@ -39,6 +39,8 @@ class Listed(Generic[T]):
 
     last: Commit
     files: T
+    #: Number of the load after it that is committed, and whose files are not all in.
+    coming: int | None
 
 
 def listed(
@@ -56,7 +58,7 @@ def listed(
     deadline = Deadline.after_ms(clock or SystemClock(), WAIT_MS)
     told = False
     while True:
-        last = warehouse.last_commit()
+        last = warehouse.newest_commit()
         if last is None:
             return None
         all_in = warehouse.is_published(last)
@@ -68,7 +70,9 @@ def listed(
                     raise
             else:
                 if not _replaced_since(warehouse, last):
-                    return Listed(last if all_in else before(last), found)
+                    if all_in:
+                        return Listed(last, found, None)
+                    return Listed(before(last), found, last.number)
         if deadline.expired:
             raise WarehouseError(
                 f"Load {last.number} replaces {len(last.replaces):,} files of {warehouse.path}, "

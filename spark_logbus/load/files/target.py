@@ -98,7 +98,7 @@ class FileTarget(Warehouse):
         names = chosen(every.columns, columns, where=self.path)
         rows = every.where(below(found.last.ends)).select(*map(exact_column, names))
         made, stored = layout.period_columns, partial(_stored, layout)
-        return History(found.last, rows, tuple(every.columns), made, stored)
+        return History(found.last, rows, tuple(every.columns), made, stored, found.coming)
 
     def _list_files(self, last: Commit) -> DataFrame:
         """Lists all files as a data frame, which keeps to these."""

@@ -84,6 +84,14 @@ class Warehouse:
         name = newest(self._directory.names(_LOADS))
         return None if name is None else self._commit(name)
 
+    def newest_commit(self) -> Commit | None:
+        """Returns the last commit, for readers that hold no lock. Raises WarehouseError where the
+        files of a later one are in, whose commit file is gone."""
+        names = self._directory.names()  # first: a mark comes after its commit
+        last = self.last_commit()
+        require_newest(names, last, path=self.path)
+        return last
+
     def _commit(self, file_name: str) -> Commit:
         return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{file_name}"))
 

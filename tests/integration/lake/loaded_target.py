@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_logbus.client import Producer
 from spark_logbus.lake import HistoryAndStream, union_read, union_stream
 from spark_logbus.load import (
     DeltaTable,
@@ -64,6 +66,11 @@ class LoadedTarget:
 
     def produce(self, *values: str | None, partition: int = 0, **more: Any) -> None:
         self.logbus.produce(self.topic, values, partition=partition, **more)
+
+    def produce_bytes(self, values: Sequence[bytes | None]) -> None:
+        with Producer(self.logbus.cluster) as producer:
+            for value in values:
+                producer.send(self.topic, value, partition=0)
 
     def produce_numbers(self, count: int) -> None:
         """Produces the next numbers to each partition."""

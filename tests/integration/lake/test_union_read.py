@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from spark_logbus.client import Producer
 from spark_logbus.errors import ConfigError, DataLossError
 from spark_logbus.lake import seam
 from spark_logbus.load import IncompatibleColumnsError, LayoutChoice, Period, WarehouseError
@@ -28,6 +29,7 @@ from tests.integration.lake.loaded_target import (
     is_of_a_file_that_is_gone,
     rows,
 )
+from tests.integration.load.loaded_directory import KilledError
 from tests.integration.load.test_values import FARE, datum
 from tests.integration.spark.test_typed import publish, topic_of
 
@@ -102,9 +104,9 @@ def test_a_topic_with_a_schema_needs_nothing(job: LoadedTarget) -> None:
 @LONG
 def test_avro_values_are_decoded_as_by_the_load(job: LoadedTarget) -> None:
     job.decoding = {"avro_schema": json.dumps(FARE), "dead_letters": True, "drop_value": True}
-    produce_bytes(job, [datum("JFK-LAX", 9900, 86_400_000), b"\x02", None])
+    job.produce_bytes([datum("JFK-LAX", 9900, 86_400_000), b"\x02", None])
     job.load()
-    produce_bytes(job, [b"\x02", datum("EWR-SFO", None)])
+    job.produce_bytes([b"\x02", datum("EWR-SFO", None)])
     found = job.union()
     assert rows(found, "offset", "route", "cents") == [
         (0, "JFK-LAX", 9900),
@@ -198,12 +200,6 @@ def test_short_retention_and_a_table_are_a_full_history(job: LoadedTarget) -> No
             read()
 
 
-def produce_bytes(job: LoadedTarget, values: Sequence[bytes | None]) -> None:
-    with Producer(job.logbus.cluster) as producer:
-        for value in values:
-            producer.send(job.topic, value, partition=0)
-
-
 def retain(job: LoadedTarget, topic_partition: TopicPartition, *, above: int) -> None:
     """Waits until retention has deleted the records up to ``above``."""
     job.logbus.admin.alter_topic(job.topic, put={"retention.bytes": "4096"})
@@ -221,6 +217,22 @@ def test_a_partition_that_was_added_since_is_read_from_its_beginning(job: Loaded
     wait_until(lambda: len(job.logbus.spans(job.topic)) == 3)
     job.produce("b", partition=2)
     assert rows(job.union(), "partition", "offset", "value") == [(0, 0, b"a"), (2, 0, b"b")]
+
+
+def test_a_table_of_another_kind_is_refused(files: LoadedTarget) -> None:
+    files.target = Path(str(files.target))  # type: ignore[assignment]
+    with pytest.raises(
+        ConfigError, match=r"table is PosixPath.*, expected the directory of a ware"
+    ):
+        files.union()
+
+
+def test_commit_files_that_are_lost_do_not_hide_the_history(files: LoadedTarget) -> None:
+    files.produce("a")
+    files.load()
+    shutil.rmtree(Path(str(files.target)) / files.topic / "_logbus" / "loads")
+    with pytest.raises(WarehouseError, match=r"files of load 1 are in .*knows no load as the last"):
+        files.union()
 
 
 # -- loads meanwhile ------------------------------------------------------------------------
@@ -331,6 +343,58 @@ def test_files_are_whole_or_waited_for_at_each_step_of_a_rewrite(
         assert reads.refused > compaction + 2
         assert reads.whole > 8
     files.check_whole(files.union(), least=files.counts)
+
+
+@LONG
+def test_records_of_a_killed_load_that_retention_has_deleted_are_not_called_lost(
+    files: LoadedTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holds for what the next load will find staged, and brings in."""
+    files.topic = files.logbus.topic(partitions=2, segment_bytes="2048")
+    for _ in range(10):
+        files.produce_numbers(50)
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileTarget, "publish", killed)
+        with pytest.raises(KilledError):
+            files.load()
+    files.check_whole(files.union(), least={0: 500, 1: 500})
+    for partition in (0, 1):
+        retain(files, TopicPartition(files.topic, partition), above=100)
+    with pytest.raises(WarehouseError, match=r"Load 1 of .* is committed .* Nothing is lost\."):
+        files.union()
+    files.load()
+    files.check_whole(files.union(), least={0: 500, 1: 500})
+
+
+@LONG
+def test_a_rewrite_under_way_is_waited_for(
+    files: LoadedTarget, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.produce_numbers(2)
+    files.load()
+    files.produce_numbers(1)
+    waited_for, rename = threading.Event(), HadoopDirectory.rename
+
+    def when_waited_for(directory: HadoopDirectory, source: str, target: str) -> None:
+        if "rewrite" in threading.current_thread().name and "/staging/" in source:
+            assert waited_for.wait(60)
+        rename(directory, source, target)
+
+    files.load()
+    monkeypatch.setattr(HadoopDirectory, "rename", when_waited_for)
+    with ThreadPoolExecutor(2, thread_name_prefix="rewrite") as executor:
+        rewrite = executor.submit(files.load, compact=2)
+        loads = Path(str(files.target)) / files.topic / "_logbus" / "loads"
+        wait_until(lambda: len([*loads.glob("*.json")]) == 3)
+        union = executor.submit(files.union)
+        wait_until(lambda: "waiting for it up to" in caplog.text)
+        waited_for.set()
+        files.check_whole(union.result(60), least={0: 3, 1: 3})
+        assert rewrite.result(60).files_replaced
 
 
 @pytest.mark.parametrize("then", ["add", pytest.param("rewrite", marks=LONG)])

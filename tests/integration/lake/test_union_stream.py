@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from pyspark.sql import functions as F
 
 from spark_logbus.errors import ConfigError
 from tests.integration.lake.loaded_target import LoadedTarget, Row, columns_of, rows
+from tests.integration.load.test_values import FARE, datum
 from tests.servers.spark import Streams, finish
 
 COLUMNS = ("partition", "offset", "n")
@@ -38,6 +40,19 @@ def test_history_and_stream_are_the_topic(job: LoadedTarget, streams: Streams) -
     job.produce('{"n": 4}', partition=1)
     finish(streams.start(stream))
     assert streamed(streams) == [(1, 4, 4)]
+
+
+@pytest.mark.long
+def test_avro_values_of_the_stream_are_decoded(files: LoadedTarget, streams: Streams) -> None:
+    """Runs in a session whose zone is another than UTC."""
+    files.decoding = {"avro_schema": json.dumps(FARE), "dead_letters": True, "drop_value": True}
+    files.produce_bytes([datum("JFK-LAX", 9900, 86_400_000)])
+    files.load()
+    files.produce_bytes([datum("EWR-SFO", 1, 86_400_000), b"\x02", None])
+    stream = files.stream(columns=["partition", "offset", "cents", "route", "at"]).stream
+    at_us = stream.withColumn("n", F.concat_ws(" ", "route", "cents", F.unix_micros("at")))
+    finish(streams.start(at_us))
+    assert streamed(streams) == [(0, 1, "EWR-SFO 1 86400000000"), (0, 3, "")]
 
 
 def test_before_a_first_load_the_stream_begins_where_the_log_does(
