@@ -46,6 +46,7 @@ from spark_logbus.load.lake.letters import PAUSE_S, TRIES, DeadLetters, outside,
 from spark_logbus.load.lake.marks import Mark, OwnDirectory, new_mark
 from spark_logbus.load.lake.reading import FileRows, rows_by_file, rows_of
 from spark_logbus.load.lake.table import (
+    LAYOUT,
     TOPIC,
     TOPIC_ID,
     Change,
@@ -57,7 +58,7 @@ from spark_logbus.load.lake.table import (
     properties_of,
 )
 from spark_logbus.load.lake.writing import Written, write, write_directly
-from spark_logbus.load.layout import Layout, LayoutChoice, Period
+from spark_logbus.load.layout import Layout, LayoutChangedError, LayoutChoice, Period
 from spark_logbus.load.plan.window import ExistingRows, Window, below, check_all_read
 from spark_logbus.load.read.input import DecodedRead, LoadInput
 from spark_logbus.load.schema import IncompatibleColumnsError
@@ -478,7 +479,7 @@ class LakeTarget:
             layout = self._table.layout_of_new(self._choice)
             stored = partial(_stored, self._table, layout)
             return History(None, None, (), layout.period_columns, stored)
-        layout, offered = version.layout(self._choice), version.schema.names
+        layout, offered = self._layout_read(version), version.schema.names
         last = _commit_of(self._progress(version), self._config.topic)
         names = chosen(offered, columns, where=self.path)
         read = [*names, *(name for name in TALLIED if name not in names)]
@@ -487,6 +488,16 @@ class LakeTarget:
             rows = every.where(below({} if last is None else last.ends))
         rows, stored = rows.select(*map(exact_column, names)), partial(_stored, version, layout)
         return History(last, rows, tuple(offered), layout.period_columns, stored)
+
+    def _layout_read(self, version: LakeVersion) -> Layout:
+        """Layout of the records that are in; of none where no load has said it, and the one that
+        loads have by default does not fit."""
+        try:
+            return version.layout(self._choice)
+        except LayoutChangedError:
+            if LAYOUT in version.properties:
+                raise
+            return Layout(period=Period.NONE)
 
     def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
         with translated(f"look for records in the files of {self.path}"):
