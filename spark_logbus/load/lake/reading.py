@@ -41,7 +41,8 @@ def rows_of(
 ) -> DataFrame:
     """Reads ``columns``, or all, of ``files`` of that version, when an action runs."""
     reader = version.reader(columns)
-    schema = from_arrow_schema(reader.schema)
+    # Times without a zone stay so.
+    schema = from_arrow_schema(reader.schema, prefer_timestamp_ntz=True)
     if not files:
         return spark.createDataFrame([], schema)
     shares = shared_out(files, least=spark.sparkContext.defaultParallelism)

@@ -200,6 +200,11 @@ class LakeVersion(Protocol):
         """Adds the columns of ``partition_names`` to records. Raises ConfigError."""
         ...
 
+    def timed_name(self, layout: Layout) -> str | None:
+        """Name, of ``partition_names``, of the column that is null for records without event time;
+        None where the event time makes no partition."""
+        ...
+
     def divider(self, layout: Layout, schema: StructType) -> Divider | None:
         """Returns what does as ``partitioned``, to records of that schema, by Arrow alone; None
         where only Spark can."""

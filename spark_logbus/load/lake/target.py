@@ -273,8 +273,8 @@ class LakeTarget:
                 written, timeless = direct
             else:
                 frame = conformed(divided(decoded.frame), version.schema, names)
-                without = f"`{names[0]}` is null" if layout.period is not Period.NONE else None
-                counted = ConditionCount(frame, without)
+                timed = version.timed_name(layout)
+                counted = ConditionCount(frame, None if timed is None else f"`{timed}` is null")
                 written = write(
                     counted.frame,
                     version.writer(),

@@ -119,8 +119,11 @@ class DeltaLakeVersion:
     def partitioned(self, frame: DataFrame, layout: Layout) -> DataFrame:
         return partitioned(frame, layout)
 
+    def timed_name(self, layout: Layout) -> str | None:
+        return layout.period_columns[0] if layout.period_columns else None
+
     def divider(self, layout: Layout, schema: StructType) -> Divider | None:
-        timed = layout.period_columns[0] if layout.period_columns else None
+        timed = self.timed_name(layout)
         rules: dict[str, tuple[Rule, str]] = {}
         if timed is not None:
             event_time = layout.event_time

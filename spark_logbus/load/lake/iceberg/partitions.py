@@ -195,25 +195,27 @@ def partition_columns(
     return found
 
 
+def timed_name(spec: PartitionSpec, schema: Schema, layout: Layout) -> str | None:
+    """Name of the first partition by the event time of the layout; None where there is none."""
+    for field, name in zip(spec.fields, partition_names(spec, schema), strict=True):
+        source = schema.find_column_name(field.source_id)
+        if _period(field) is not None and source == layout.event_time:
+            return name
+    return None
+
+
 def divider(
-    spec: PartitionSpec,
-    schema: Schema,
-    records: sp.StructType,
-    layout: Layout,
-    names: Sequence[str],
+    spec: PartitionSpec, schema: Schema, records: sp.StructType, timed: str | None
 ) -> Divider | None:
     """Returns what does as ``partition_columns``, by Arrow alone; None where only Spark can."""
     rules: dict[str, tuple[Rule, str]] = {}
-    timed = None
-    for field, name in zip(spec.fields, names, strict=True):
+    for field, name in zip(spec.fields, partition_names(spec, schema), strict=True):
         source, period = schema.find_column_name(field.source_id), _period(field)
         identity = isinstance(field.transform, transforms.IdentityTransform)
         if source is None or source not in records.names or not (identity or period):
             return None
         if period is not None and not isinstance(records[source].dataType, sp.TimestampType):
             return None
-        if timed is None and layout.period is not Period.NONE and source == layout.event_time:
-            timed = name
         rules[name] = (Rule.VALUE if period is None else _RULES[period], source)
     return Divider(rules, timed)
 

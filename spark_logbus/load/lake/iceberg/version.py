@@ -89,8 +89,12 @@ class IcebergVersion:
         )
         return frame.withColumns(dict(zip(self.partition_names, values, strict=True)))
 
+    def timed_name(self, layout: Layout) -> str | None:
+        return partitions.timed_name(self._spec, self._columns, layout)
+
     def divider(self, layout: Layout, schema: StructType) -> Divider | None:
-        return partitions.divider(self._spec, self._columns, schema, layout, self.partition_names)
+        timed = self.timed_name(layout)
+        return partitions.divider(self._spec, self._columns, schema, timed)
 
     def progress(self, *, restored: bool = False) -> Progress | None:
         kept, found = self._kept(), self._of_snapshots()
