@@ -36,15 +36,16 @@ from spark_logbus.load.lake.target import LakeTarget
 from spark_logbus.load.lake.writing import WrittenDirectly, write_directly
 from spark_logbus.load.read import input as load_input
 from tests.builders.typed import flights
-from tests.helpers import wait_until
+from tests.helpers import spanning, wait_until
 from tests.integration.load import lake_load_driver_program
 from tests.integration.load.loaded_directory import KilledError, read_only
-from tests.integration.load.loaded_lake import LoadedLake, table_named
+from tests.integration.load.loaded_lake import FORMATS, LoadedLake, table_named
 from tests.integration.load.loaded_table import NoLock
 from tests.integration.spark.test_typed import publish, topic_of
 from tests.servers.spark import PROJECT
 
 DAY_US = 86_400_000_000
+PERIODS = (Period.HOUR, Period.DAY, Period.MONTH, Period.NONE)
 
 
 def append_beside(lake: LoadedLake) -> None:
@@ -104,6 +105,7 @@ def test_each_load_brings_what_is_new_with_its_offsets(lake: LoadedLake) -> None
     assert progress.loads.spans == {0: [(0, 3)], 1: [(0, 1)]}
 
 
+@pytest.mark.long
 def test_fields_keep_every_value_in_its_type(lake: LoadedLake) -> None:
     """Also in a session whose time zone is another than UTC."""
     lake.produce(
@@ -130,6 +132,7 @@ def test_fields_keep_every_value_in_its_type(lake: LoadedLake) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_fields_of_a_topic_with_a_schema_are_columns(lake: LoadedLake) -> None:
     lake.topic = topic_of(lake.logbus, "columns")
     publish(lake.logbus, lake.topic, flights(0, 30))
@@ -139,7 +142,8 @@ def test_fields_of_a_topic_with_a_schema_are_columns(lake: LoadedLake) -> None:
     assert rows == [tuple(row[name] for name in names) for row in flights(0, 30)]
 
 
-@pytest.mark.parametrize("period", [Period.HOUR, Period.DAY, Period.MONTH, Period.NONE])
+@pytest.mark.long
+@pytest.mark.parametrize(("lake", "period"), spanning(FORMATS, PERIODS), indirect=["lake"])
 def test_records_go_to_the_partition_of_their_event_time(lake: LoadedLake, period: Period) -> None:
     times = ["2013-01-31T23:30:00Z", "2013-02-01T00:30:00Z", "2013-02-01T00:40:00Z"]
     times += ["1969-12-31T23:59:59Z"]
@@ -201,7 +205,7 @@ STEPS: dict[str, tuple[Any, str, bool]] = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("lake", "step"), spanning(FORMATS, [*STEPS]), indirect=["lake"])
 def test_killed_at_each_step_nothing_is_lost_and_nothing_is_there_twice(
     lake: LoadedLake, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,8 +229,10 @@ def test_killed_at_each_step_nothing_is_lost_and_nothing_is_there_twice(
     assert len(lake.data_files()) == len(lake.files()) + 2
 
 
-@pytest.mark.parametrize("step", ["written", "committed"])
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("lake", "step"), spanning(FORMATS, ["written", "committed"]), indirect=["lake"]
+)
 def test_a_driver_that_is_killed_is_made_good(lake: LoadedLake, step: str) -> None:
     lake.produce('{"n": 0}', "{", '{"n": 2}')
     killed = subprocess.run(
@@ -274,7 +280,9 @@ def test_a_load_whose_reply_is_lost_has_committed(
     assert lake.load().nothing_new
 
 
-@pytest.mark.parametrize("point", ["prepare", "commit"])
+@pytest.mark.parametrize(
+    ("lake", "point"), spanning(FORMATS, ["prepare", "commit"]), indirect=["lake"]
+)
 def test_of_two_loads_at_once_one_commits(
     lake: LoadedLake, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +307,7 @@ def test_of_two_loads_at_once_one_commits(
     assert lake.load().nothing_new
 
 
+@pytest.mark.long
 def test_a_zombie_of_a_first_load_is_refused_by_a_fence_alone(
     lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +361,7 @@ def test_another_writer_commits_meanwhile(
     assert lake.load().nothing_new
 
 
+@pytest.mark.long
 def test_another_writer_takes_a_column_away_meanwhile(
     lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +444,7 @@ def test_new_columns_come_where_they_are_wanted(lake: LoadedLake) -> None:
     assert lake.rows("n", "x") == [(1, None), (2, 2.5), (3, None)]
 
 
+@pytest.mark.long
 def test_types_widen_where_the_format_allows_it(lake: LoadedLake) -> None:
     lake.produce('{"n": 1}')
     lake.load(json_schema="n int")
@@ -453,6 +464,7 @@ def test_types_widen_where_the_format_allows_it(lake: LoadedLake) -> None:
         lake.load(json_schema="n string", evolve=True)
 
 
+@pytest.mark.long
 def test_a_table_that_was_there_is_loaded_into(lake: LoadedLake) -> None:
     schema = pa.schema(
         {
@@ -488,6 +500,7 @@ def test_a_table_that_was_there_is_loaded_into(lake: LoadedLake) -> None:
 # -- other topics, lost records -------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_other_topics_and_a_topic_made_anew_are_refused(lake: LoadedLake) -> None:
     lake.produce("a")
     lake.load()
@@ -505,6 +518,7 @@ def test_other_topics_and_a_topic_made_anew_are_refused(lake: LoadedLake) -> Non
     assert lake.values() == ["a"]
 
 
+@pytest.mark.long
 def test_records_that_readers_pass_over_are_missed(
     lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -548,6 +562,7 @@ def test_small_files_of_a_lakes_table_become_one(
     assert lake.values() == ["0", "1", "2", "3", "4", "5"]
 
 
+@pytest.mark.long
 def test_others_who_compact_do_not_touch_offsets(lake: LoadedLake) -> None:
     for number in range(3):
         lake.produce(f"{number}", timestamp_us=DAY_US)
@@ -593,6 +608,7 @@ def test_a_window_of_a_lakes_table_is_decoded_anew_and_all_others_stay(lake: Loa
     assert (6, 6) in lake.rows("offset", "n")
 
 
+@pytest.mark.long
 def test_dead_letters_that_decode_now_leave_their_table(
     lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -610,6 +626,7 @@ def test_dead_letters_that_decode_now_leave_their_table(
     assert lake.rows("offset", letters=True) == [(1,), (2,)]
 
 
+@pytest.mark.long
 def test_random_deaths_leave_each_record_once(
     lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -654,7 +671,8 @@ def test_files_are_another_target(lake: LoadedLake) -> None:
 # -- written where they are read ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("period", [Period.HOUR, Period.DAY, Period.MONTH, Period.NONE])
+@pytest.mark.long
+@pytest.mark.parametrize(("lake", "period"), spanning(FORMATS, PERIODS), indirect=["lake"])
 def test_records_that_are_written_where_they_are_read_are_the_same(
     lake: LoadedLake, period: Period, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -691,6 +709,7 @@ def _by_partition(lake: LoadedLake) -> tuple[list[tuple[Any, ...]], set[tuple[st
     return lake.rows(*columns), {file.partition for file in version.files()}
 
 
+@pytest.mark.long
 def test_avro_values_and_dead_letters_are_written_where_they_are_read(
     lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
