@@ -21,11 +21,11 @@ from spark_logbus.load.lake.marks import Mark, OwnDirectory
 from spark_logbus.load.lake.reading import FileRows, rows_by_file, rows_of
 from spark_logbus.load.lake.table import (
     Change,
-    ConflictError,
     LakeFile,
     LakeTable,
     LakeVersion,
     Progress,
+    VersionConflictError,
     properties_of,
 )
 from spark_logbus.load.lake.writing import Written, write
@@ -89,7 +89,7 @@ class DeadLetters:
             try:
                 version.commit(Change(after, [*added, *kept], replaced))
                 return
-            except ConflictError:
+            except VersionConflictError:
                 time.sleep(PAUSE_S)
         raise too_busy(f"put dead letters into {self.name}")
 

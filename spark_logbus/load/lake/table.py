@@ -38,7 +38,7 @@ LAYOUT = "logbus.layout"
 OWN_DIRECTORY = "_logbus"
 
 
-class ConflictError(WarehouseError):
+class VersionConflictError(WarehouseError):
     """Error: somebody has committed to the table since the version that was looked at."""
 
 
@@ -242,7 +242,7 @@ class LakeVersion(Protocol):
         ...
 
     def commit(self, change: Change) -> None:
-        """Commits on this very version, once. Raises ConflictError where there is another one by
+        """Commits on this very version, once. Raises VersionConflictError where there is another one by
         now, and then nothing was committed; after any other error it may have been."""
         ...
 

@@ -50,11 +50,11 @@ from spark_logbus.load.lake.table import (
     TOPIC,
     TOPIC_ID,
     Change,
-    ConflictError,
     LakeFile,
     LakeTable,
     LakeVersion,
     Progress,
+    VersionConflictError,
     properties_of,
 )
 from spark_logbus.load.lake.writing import Written, write, write_directly
@@ -171,7 +171,7 @@ class LakeTarget:
             try:
                 version.commit(Change(before.fenced(token)))
                 break
-            except ConflictError:
+            except VersionConflictError:
                 time.sleep(PAUSE_S)
         else:
             raise too_busy(f"fence a load of {self.path}")
@@ -355,7 +355,7 @@ class LakeTarget:
             change = Change(after, staged.added, staged.removed, staged.data_change)
             try:
                 version.commit(change)
-            except ConflictError:
+            except VersionConflictError:
                 if staged.removed:
                     self._require_there(staged)
                 time.sleep(PAUSE_S)

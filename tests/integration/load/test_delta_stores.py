@@ -18,7 +18,13 @@ from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.lake.delta import DeltaLakeTable
 from spark_logbus.load.lake.delta.version import DeltaLakeVersion
 from spark_logbus.load.lake.marks import Mark, OwnDirectory
-from spark_logbus.load.lake.table import Change, ConflictError, LakeFile, Progress, properties_of
+from spark_logbus.load.lake.table import (
+    Change,
+    LakeFile,
+    Progress,
+    VersionConflictError,
+    properties_of,
+)
 from spark_logbus.load.layout import Layout, Period
 from spark_logbus.load.tables import DeltaTable
 from tests.servers.hdfs import hdfs
@@ -70,7 +76,7 @@ def check_loads(uri: str, options: Mapping[str, str]) -> None:
     files = [written(version, f"part-{at}", at, each) for at, each in enumerate(CARRIERS)]
     progress = Progress("id", 1, 1, {0: len(CARRIERS)}, {0: [(0, len(CARRIERS))]})
     version.commit(Change(progress, files))
-    with pytest.raises(ConflictError, match="Another writer has committed version 1"):
+    with pytest.raises(VersionConflictError, match="Another writer has committed version 1"):
         zombie.commit(Change(progress.fenced(2), files))
     version = opened(table)
     assert version.progress() == progress
@@ -96,7 +102,7 @@ def check_one_of_many(table: DeltaLakeTable, progress: Progress) -> None:
         def fence(token: int, versions: list[DeltaLakeVersion] = versions) -> int | None:
             try:
                 versions[token % 10].commit(Change(progress.fenced(token)))
-            except ConflictError:
+            except VersionConflictError:
                 return None
             return token
 

@@ -13,7 +13,7 @@ from pyspark.sql import types as sp
 from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.lake.iceberg import IcebergLakeTable
 from spark_logbus.load.lake.iceberg.version import IcebergVersion
-from spark_logbus.load.lake.table import Change, ConflictError, LakeFile, Progress
+from spark_logbus.load.lake.table import Change, LakeFile, Progress, VersionConflictError
 from spark_logbus.load.layout import Layout, LayoutChoice
 from spark_logbus.load.tables import IcebergTable
 from tests.servers.iceberg_rest import TOKEN, IcebergRest, iceberg_rest
@@ -83,7 +83,7 @@ def check_loads(table: IcebergLakeTable, other: IcebergLakeTable) -> None:
     assert zombie.layout(LayoutChoice()) == Layout()
     first = opened(table)
     first.commit(Change(progress(2, 1), [written(first, "a", 0, 1)]))
-    with pytest.raises(ConflictError):
+    with pytest.raises(VersionConflictError):
         zombie.commit(Change(progress(2, 9), [written(zombie, "z", 0, 1)]))
     table.evolve(sp.StructType().add("carrier", sp.StringType()))
     table.set_properties({"logbus.topic-id": "id"})
@@ -107,12 +107,12 @@ def test_a_rest_catalogue_whose_answer_is_lost_has_the_commit(rest: IcebergRest)
     rest.after_commit = lambda: 504
     with pytest.raises(WarehouseError, match="The answer went astray") as told:
         version.commit(Change(progress(1, 1), [written(version, "a", 0)]))
-    assert not isinstance(told.value, ConflictError)
+    assert not isinstance(told.value, VersionConflictError)
     assert opened(table).progress() == progress(1, 1)
     # A proxy that sends it again is told of a conflict, though the first of the two went in.
     version = opened(table)
     rest.after_commit = lambda: 409
-    with pytest.raises(ConflictError):
+    with pytest.raises(VersionConflictError):
         version.commit(Change(progress(2, 2), [written(version, "b", 1)]))
     assert opened(table).progress() == progress(2, 2)
     assert offsets(table) == [0, 1]

@@ -31,7 +31,7 @@ from spark_logbus.load import run as load_run
 from spark_logbus.load.lake import target as lake_target
 from spark_logbus.load.lake.letters import DeadLetters
 from spark_logbus.load.lake.marks import OwnDirectory
-from spark_logbus.load.lake.table import ConflictError
+from spark_logbus.load.lake.table import VersionConflictError
 from spark_logbus.load.lake.target import LakeTarget
 from spark_logbus.load.lake.writing import WrittenDirectly, write_directly
 from spark_logbus.load.read import input as load_input
@@ -654,7 +654,7 @@ def test_conflicts_without_end_are_told(lake: LoadedLake, monkeypatch: pytest.Mo
     version = type(lake.opened.newest())
 
     def busy(*_: Any) -> None:
-        raise ConflictError("Another version is there.")
+        raise VersionConflictError("Another version is there.")
 
     with monkeypatch.context() as patch:
         patch.setattr(version, "commit", busy)

@@ -58,10 +58,10 @@ from spark_logbus.load.lake.table import (
     LAYOUT,
     TOPIC_ID,
     Change,
-    ConflictError,
     LakeFile,
     Progress,
     RestoredError,
+    VersionConflictError,
 )
 from spark_logbus.load.layout import Layout, LayoutChoice, Period
 from spark_logbus.load.read.reading import partitioned
@@ -357,18 +357,18 @@ class DeltaLakeVersion:
 
     def _is_in(self, name: str, token: int) -> bool:
         """Tells whether a commit that ended with an error has been made all the same; False: nobody
-        knows. Raises ConflictError where another has made the next version."""
+        knows. Raises VersionConflictError where another has made the next version."""
         numbers = self._log.numbers(self.version + 1)
         if numbers is None:
             return False
         if numbers.get(name) == token:
             return True
-        raise ConflictError(
+        raise VersionConflictError(
             f"Another writer has committed version {self.version + 1} of {self._where}."
         )
 
     def _check_removed(self, change: Change) -> None:
-        """Raises ConflictError where a file to be removed is gone, and ConfigError where one cannot
+        """Raises VersionConflictError where a file to be removed is gone, and ConfigError where one cannot
         be removed."""
         if not change.removed:
             return
@@ -380,7 +380,9 @@ class DeltaLakeVersion:
             there = {*pa.table(self._handle.get_add_actions()).column("path").to_pylist()}
         for file in change.removed:
             if file.path not in there:
-                raise ConflictError(f"Another writer has replaced {file.path} of {self._where}.")
+                raise VersionConflictError(
+                    f"Another writer has replaced {file.path} of {self._where}."
+                )
             if not is_removable(file.path):
                 raise ConfigError(
                     f"The log of {self._where} names the file {file.path}, in which the library "

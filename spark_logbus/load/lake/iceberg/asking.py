@@ -11,7 +11,7 @@ from pyiceberg.utils.config import Config
 
 from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.load.errors import WarehouseError
-from spark_logbus.load.lake.table import ConflictError
+from spark_logbus.load.lake.table import VersionConflictError
 from spark_logbus.load.tables import IcebergTable
 
 _SECRETS: Final = ("secret", "token", "credential", "password", "key", "auth", "header")
@@ -58,5 +58,5 @@ def _secrets(properties: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from ((name, each) for each in (password, unquote(password)) if each)
 
 
-def conflict(name: str) -> ConflictError:
-    return ConflictError(f"Another writer has committed to table {name} meanwhile.")
+def conflict(name: str) -> VersionConflictError:
+    return VersionConflictError(f"Another writer has committed to table {name} meanwhile.")

@@ -51,10 +51,10 @@ from spark_logbus.load.lake.table import (
     LAYOUT,
     TOPIC_ID,
     Change,
-    ConflictError,
     LakeFile,
     Progress,
     RestoredError,
+    VersionConflictError,
     properties_of,
 )
 from spark_logbus.load.layout import FileFormat, Layout, LayoutChangedError, LayoutChoice, Period
@@ -269,7 +269,7 @@ class TestCommit:
         one, two = newest(table), newest(table)
         ours = after(NOTHING_YET, 1, range(10))
         one.commit(Change(ours, [write(one, range(10))]))
-        with pytest.raises(ConflictError, match="Another writer has committed version 1 of"):
+        with pytest.raises(VersionConflictError, match="Another writer has committed version 1 of"):
             two.commit(Change(after(NOTHING_YET, 2, range(12)), [write(two, range(12))]))
         assert newest(table).progress() == ours
         assert offsets_in(tmp_path / "table") == [*range(10)]
@@ -280,7 +280,7 @@ class TestCommit:
         deltalake.DeltaTable(tmp_path / "table").alter.set_table_properties(
             {"delta.appendOnly": "false"}
         )
-        with pytest.raises(ConflictError):
+        with pytest.raises(VersionConflictError):
             version.commit(Change(after(NOTHING_YET, 1, range(10)), [write(version, range(10))]))
         assert offsets_in(tmp_path / "table") == []
 
@@ -313,7 +313,7 @@ class TestCommit:
         told = "Cannot commit to the Delta table .*: timed out"
         with pytest.raises(WarehouseError, match=told) as raised:
             version.commit(Change(after(NOTHING_YET, 1, range(10)), [write(version, range(10))]))
-        assert not isinstance(raised.value, ConflictError)
+        assert not isinstance(raised.value, VersionConflictError)
 
     def test_a_fence_has_no_files_and_a_new_token(self, tmp_path: Path) -> None:
         table = make_table(tmp_path / "table")
@@ -343,7 +343,7 @@ class TestCommit:
         progress = load(table, range(10, 20), token=2)
         files = newest(table).files()
         deltalake.DeltaTable(root).optimize.compact()
-        with pytest.raises(ConflictError, match=r"has replaced .*part-.*parquet of"):
+        with pytest.raises(VersionConflictError, match=r"has replaced .*part-.*parquet of"):
             newest(table).commit(Change(progress.fenced(3), (), files))
         assert newest(table).progress() == progress
         assert offsets_in(root) == [*range(20)]

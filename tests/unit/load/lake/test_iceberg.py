@@ -21,10 +21,10 @@ from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.lake.table import (
     TOPIC,
     Change,
-    ConflictError,
     LakeFile,
     Progress,
     RestoredError,
+    VersionConflictError,
 )
 from spark_logbus.load.layout import FileFormat, Layout, LayoutChangedError, LayoutChoice, Period
 from spark_logbus.load.tables import IcebergTable
@@ -186,7 +186,7 @@ def test_of_two_loads_on_one_version_one_commits(table: IcebergLakeTable) -> Non
     first, second = opened(table), opened(other(table))
     second.commit(Change(progress(2, token=22), [write(second, rows(0, 1), "part-2")]))
     stale = write(first, rows(0, 1))
-    with pytest.raises(ConflictError, match=r"test\.lake\.flights"):
+    with pytest.raises(VersionConflictError, match=r"test\.lake\.flights"):
         first.commit(Change(progress(2), [stale]))
     assert offsets(table) == [0, 1]
 
@@ -215,7 +215,7 @@ def test_a_stale_load_does_not_commit_whatever_retries_the_table_has(
     first, zombie = opened(table), opened(other(table))
     first.commit(Change(progress(2), [write(first, rows(0, 1))]))
     stale = write(zombie, rows(0, 1), "part-2")
-    with pytest.raises(ConflictError):
+    with pytest.raises(VersionConflictError):
         zombie.commit(Change(progress(2, token=22), [stale]))
     assert offsets(table) == [0, 1]
     assert opened(table).properties["commit.retry.num-retries"] == "9"
@@ -234,7 +234,7 @@ def test_a_commit_that_is_in_though_the_catalogue_denies_it_stays_readable(
         return commit(self, *arguments)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", twice)
-    with pytest.raises(ConflictError):
+    with pytest.raises(VersionConflictError):
         version.commit(Change(progress(2), [write(version, rows(0, 1))]))
     after = opened(table).progress()
     assert after is not None
@@ -258,7 +258,7 @@ def test_an_error_whose_outcome_is_not_known_is_no_conflict(
         WarehouseError, match=r"Cannot commit to test\.lake\.flights: reset"
     ) as told:
         version.commit(Change(progress(2), [write(version, rows(0, 1))]))
-    assert not isinstance(told.value, ConflictError)
+    assert not isinstance(told.value, VersionConflictError)
     assert offsets(table) == [0, 1]
 
 
@@ -266,7 +266,7 @@ def test_a_fence_is_a_commit_without_a_file(table: IcebergLakeTable) -> None:
     table.create(RECORDS, UNDIVIDED, {})
     before = opened(table)
     before.commit(Change(progress(0).fenced(5)))
-    with pytest.raises(ConflictError):
+    with pytest.raises(VersionConflictError):
         before.commit(Change(progress(2), [write(before, rows(0, 1))]))
     fenced = opened(table)
     fenced.commit(Change(progress(2), [write(fenced, rows(0, 1))]))
@@ -281,7 +281,7 @@ def test_another_writer_between_is_a_conflict_and_its_rows_stay(table: IcebergLa
     version = opened(table)
     file = write(version, rows(0, 1))
     by_hand(table).append(rows(900))
-    with pytest.raises(ConflictError):
+    with pytest.raises(VersionConflictError):
         version.commit(Change(progress(2), [file]))
     opened(table).commit(Change(progress(2), [file]))
     assert offsets(table) == [0, 1, 900]
@@ -601,7 +601,7 @@ def test_partitions_that_another_writer_changes_meanwhile_stop_the_commit(
         update.add_identity("carrier")
     with pytest.raises(WarehouseError, match=r"partitions of table .* were changed") as told:
         opened(table).commit(Change(progress(2), [file]))
-    assert not isinstance(told.value, ConflictError)
+    assert not isinstance(told.value, VersionConflictError)
     now = opened(table)
     assert now.layout(LayoutChoice()).columns == ("carrier",)
     now.commit(Change(progress(2), [write(now, rows(1), "part-3", (0, "UA"))]))
