@@ -242,8 +242,8 @@ class LakeVersion(Protocol):
         ...
 
     def commit(self, change: Change) -> None:
-        """Commits on this very version, once. Raises VersionConflictError where there is another one by
-        now, and then nothing was committed; after any other error it may have been."""
+        """Commits on this very version, once. Raises VersionConflictError where there is another
+        one by now, and then nothing was committed; after any other error it may have been."""
         ...
 
 

@@ -368,8 +368,8 @@ class DeltaLakeVersion:
         )
 
     def _check_removed(self, change: Change) -> None:
-        """Raises VersionConflictError where a file to be removed is gone, and ConfigError where one cannot
-        be removed."""
+        """Raises VersionConflictError where a file to be removed is gone, and ConfigError where one
+        cannot be removed."""
         if not change.removed:
             return
         if change.data_change:
