@@ -4,6 +4,7 @@ would take long to read, and warehouses on any filesystem."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -29,7 +30,7 @@ from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.lake.places import LoadedTable
 from spark_logbus.load.lake.reading import rows_of
 from spark_logbus.load.plan.window import inside
-from spark_logbus.load.read.reading import options_of
+from spark_logbus.load.read.reading import in_reads, options_of
 from spark_logbus.load.tables import TableOfLake
 from spark_logbus.model import OffsetRange, TopicPartition
 
@@ -53,9 +54,12 @@ class SparkCounts:
     def _in_ranges(self, ranges: Sequence[OffsetRange], window_us: int) -> dict[int, WindowTally]:
         if not any(each.count for each in ranges):
             return {}
-        options = options_of(ranges, self._zookeeper, self._topic)
-        frame = self._spark.read.format("logbus").options(**options).load()
-        return tallies_of(frame.select("timestamp"), window_us=window_us)
+        frames = []
+        for each in in_reads(ranges):
+            options = options_of(each, self._zookeeper, self._topic)
+            read = self._spark.read.format("logbus").options(**options).load()
+            frames.append(read.select("timestamp"))
+        return tallies_of(reduce(DataFrame.union, frames), window_us=window_us)
 
     def warehouse(self, root: str) -> Place:
         """The warehouse under ``root``. InvalidRequestError if no load was ever committed there."""

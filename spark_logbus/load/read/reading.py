@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +31,7 @@ from spark_logbus.load.read.values import (
     json_fields,
     parse_json,
 )
-from spark_logbus.model import OffsetRange
+from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.spark.hang_ups import end_quietly_when_dropped
 
 
@@ -141,16 +142,33 @@ def read(
 ) -> PlannedRead:
     """Exactly the records of ``ranges``, whose values are not decoded yet but for those with a
     schema."""
-    options = {**options_of(ranges, zookeeper, topic), **decoding.options}
-    names = decoding.columns_read
-    offered = source_schema(options)
-    schema = StructType([offered[name] for name in names])
-    reader = reader_of_batch(options, schema)
-    return PlannedRead(spark, reader, schema, tuple(reader.partitions()), decoding.avro)
+    options = [
+        {**options_of(each, zookeeper, topic), **decoding.options} for each in in_reads(ranges)
+    ]
+    offered = source_schema(options[0])
+    schema = StructType([offered[name] for name in decoding.columns_read])
+    readers = [reader_of_batch(each, schema) for each in options]
+    partitions = [partition for reader in readers for partition in reader.partitions()]
+    # Any of them reads the input partitions of all.
+    return PlannedRead(spark, readers[0], schema, tuple(partitions), decoding.avro)
+
+
+def in_reads(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
+    """Divides ranges into those of one read each (pure): the source's options name one of each
+    partition. A window has more of a partition where the log has given up records between."""
+    reads: list[list[OffsetRange]] = [[]]
+    places: Counter[TopicPartition] = Counter()
+    for each in ranges:
+        place = places[each.topic_partition]
+        places[each.topic_partition] += 1
+        if place == len(reads):
+            reads.append([])
+        reads[place].append(each)
+    return reads
 
 
 def options_of(ranges: Sequence[OffsetRange], zookeeper: str, topic: str) -> dict[str, str]:
-    """The source's options for exactly the records of ``ranges``."""
+    """The source's options for exactly the records of ``ranges``, one of each partition."""
 
     def positions(pick: str) -> str:
         return json.dumps(

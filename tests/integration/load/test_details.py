@@ -24,6 +24,8 @@ from spark_logbus.load import (
     run_load,
 )
 from spark_logbus.load.files.hadoop import HadoopDirectory
+from spark_logbus.load.read.reading import Decoding, read
+from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory, read_only
 from tests.servers.cluster import Logbus
@@ -454,3 +456,14 @@ def test_a_directory_that_cannot_be_written(topic: Topic, tmp_path: Path) -> Non
     with pytest.raises(WarehouseError, match="Cannot ") as refused:
         topic.load(root=str(tmp_path / "file"))
     assert len(refused.value.message.splitlines()) == 1
+
+
+def test_ranges_of_one_partition_are_all_read(
+    topic: Topic, spark: SparkSession, logbus: Logbus
+) -> None:
+    """A window has several where the log has given up records between."""
+    topic.produce(*"abcdefghij")
+    own = TopicPartition(topic.name, 0)
+    ranges = [OffsetRange(own, start, end) for start, end in ((0, 2), (4, 5), (8, 10))]
+    planned = read(spark, ranges, logbus.zookeeper, topic.name, Decoding())
+    assert sorted(row["offset"] for row in planned.frame.collect()) == [0, 1, 4, 8, 9]
