@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.servers.cluster import Logbus
 
@@ -101,11 +103,32 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "venv"
 
 
+def dependencies(of: Distribution) -> dict[str, Distribution]:
+    """Distributions of this environment that pip installs together with another one, by name."""
+    found: dict[str, Distribution] = {}
+    waiting = list(of.requires or [])
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        name = canonicalize_name(requirement.name)
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if wanted and name not in found:
+            found[name] = distribution(name)
+            waiting += found[name].requires or []
+    return found
+
+
 def lend_dependencies(environment: Path) -> Path:
-    """The environment's folder of packages, which now has all that logbus depends on, but not
-    logbus, from this one: its folder, not its .pth files."""
+    """The environment's folder of packages, which now has from this one what logbus depends on, and
+    nothing that other programs and tests need."""
     [site] = environment.glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    [logbus] = distributions(name="logbus", path=[str(site)])
+    lent = environment / "dependencies"
+    lent.mkdir(exist_ok=True)
+    for each in dependencies(logbus).values():
+        for name in {file.parts[0] for file in each.files or []} - {"..", "__pycache__"}:
+            if not (lent / name).exists():
+                (lent / name).symlink_to(Path(str(each.locate_file(name))))
+    (site / "dependencies.pth").write_text(f"{lent}\n")
     return site
 
 
