@@ -17,7 +17,7 @@ _DAY_US: Final = 24 * _HOUR_US
 
 
 class Rule(enum.Enum):
-    """What a partition's value is of a record's column."""
+    """Way in which a partition's value is made from a record's column."""
 
     VALUE = "value"
     DATE = "date"
