@@ -214,17 +214,18 @@ def named_lake(
 
     Raises ConfigError where they name two tables, or properties of none.
     """
-    match delta, iceberg:
-        case str(), None:
-            return DeltaTable(delta, lake_properties(properties))
-        case None, str():
-            return IcebergTable.parse(iceberg, lake_properties(properties))
-        case None, None if properties is None:
-            return None
-    raise ConfigError(
-        "--delta and --iceberg each name a table of a lake, and --lake-properties is for one of "
-        "them: give one of the two."
-    )
+    if delta is not None and iceberg is not None:
+        raise ConfigError("--delta and --iceberg each name a table; give one of them.")
+    if delta is not None:
+        return DeltaTable(delta, lake_properties(properties))
+    if iceberg is not None:
+        return IcebergTable.parse(iceberg, lake_properties(properties))
+    if properties is not None:
+        raise ConfigError(
+            f"--lake-properties is {properties}, and no table of a lake is named; give --delta or "
+            "--iceberg as well, or leave it out."
+        )
+    return None
 
 
 def lake_properties(path: str | None) -> dict[str, str]:

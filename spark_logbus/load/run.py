@@ -122,8 +122,8 @@ def open_target(spark: SparkSession, config: TargetConfig, choice: LayoutChoice)
         case JdbcTable() as table:
             return TableTarget(spark, table, config.topic, holder=holder_of(config))
         case DeltaTable() | IcebergTable() as lake:
-            letters = open_table(lake.dead_letters)
-            return LakeTarget(spark, open_table(lake), letters, config, choice)
+            opened = (open_table(lake), open_table(lake.dead_letters))
+            return LakeTarget(spark, *opened, config, choice)
         case str() as root:
             return FileTarget(spark, root, config, choice)
 

@@ -148,8 +148,8 @@ class IcebergTable:
     def __post_init__(self) -> None:
         if not all(self.identifier) or len(self.identifier) < 2 or not self.catalog:
             raise ConfigError(
-                f"--iceberg is {str(self)!r}, expected catalogue, namespace and table, as in "
-                "prod.lake.flights."
+                f"--iceberg is {str(self).rstrip('.')!r}, expected catalogue, namespace and "
+                "table, as in prod.lake.flights."
             )
 
     @staticmethod

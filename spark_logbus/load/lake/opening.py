@@ -24,6 +24,6 @@ def open_table(name: TableOfLake) -> LakeTable:
         if (error.name or "").partition(".")[0] not in ("deltalake", "pyiceberg"):
             raise
         raise ConfigError(
-            f"Loads into {name} need the library {error.name}, which is not installed: "
-            f"pip install 'logbus[{extra}]'."
+            f"Loads into {name} need the library {error.name}, which is not installed; "
+            f"`pip install '.[{extra}]'` in a clone of logbus brings it."
         ) from error

@@ -65,9 +65,13 @@ def test_an_iceberg_table_is_named_by_its_catalogue() -> None:
         (["--delta", "s3://key:secret@lake/t"], "--delta holds credentials.*--lake-properties"),
         (["--delta", " "], "--delta is ' ', expected the path or URI"),
         (["--iceberg", "lake.t"], "--iceberg is 'lake.t', expected catalogue, namespace and table"),
+        (["--iceberg", "t"], "--iceberg is 't', expected catalogue, namespace and table"),
         (["--iceberg", "c.n..t"], "--iceberg is 'c.n..t', expected"),
         (["--delta", "/t", "--iceberg", "c.n.t"], "--delta and --iceberg each name"),
-        (["--warehouse", "/d", "--lake-properties", "f"], "--lake-properties is for one of them"),
+        (
+            ["--warehouse", "/d", "--lake-properties", "f"],
+            "no table of a lake is named; give --delta",
+        ),
         (["--delta", "/t", "--lake-properties", "/no/file"], "--lake-properties /no/file cannot"),
         (["--delta", "/t", "--hive-table", "a.b"], "--hive-table: for loads into files, and this"),
         (["--iceberg", "c.n.t", "--format", "orc"], "--format: for loads into files, and this one"),
@@ -124,7 +128,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
         if name.partition(".")[0] == library or name.startswith(f"spark_logbus.load.lake.{extra}"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ConfigError, match=rf"pip install 'logbus\[{extra}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install '\.\[{extra}\]'"):
         open_table(table)
 
 
