@@ -107,7 +107,7 @@ def test_each_load_brings_what_is_new_with_its_offsets(lake: LoadedLake) -> None
 
 @pytest.mark.long
 def test_fields_keep_every_value_in_its_type(lake: LoadedLake) -> None:
-    """Also in a session whose time zone is another than UTC."""
+    """Loads also in a session whose time zone is another than UTC."""
     lake.produce(
         '{"text": "O\'Neil \\"x\\" \\\\ é", "n": -1, "big": 9007199254740993, "x": 0.1, "ok": true,'
         ' "money": 12.34, "day": "2013-03-10", "at": "2013-11-03T01:30:00.123456-04:00",'
@@ -340,7 +340,7 @@ def test_a_zombie_of_a_first_load_is_refused_by_a_fence_alone(
 def test_another_writer_commits_meanwhile(
     lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between what a load looks at and its commit, twice."""
+    """Commits twice between what a load looks at and its commit."""
     lake.produce("a")
     lake.load()
     lake.produce("b")
@@ -612,7 +612,7 @@ def test_a_window_of_a_lakes_table_is_decoded_anew_and_all_others_stay(lake: Loa
 def test_dead_letters_that_decode_now_leave_their_table(
     lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the job is killed between the two tables."""
+    """Kills the job between the two tables as well."""
     lake.produce('{"n": 1}', '{"n": "two"}', "{")
     lake.load(json_schema="n int", dead_letters=True, drop_value=True)
     with monkeypatch.context() as patch:
