@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
-from spark_logbus.errors import DataLossError
+from spark_logbus.errors import ConfigError, DataLossError
 from spark_logbus.load.chosen_columns import chosen, exact_column
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
 from spark_logbus.load.config import TargetConfig
 from spark_logbus.load.errors import translated
-from spark_logbus.load.files.hadoop import local_path
+from spark_logbus.load.files.hadoop import HadoopDirectory, local_path
 from spark_logbus.load.files.history import listed
 from spark_logbus.load.files.hive import HiveTable
 from spark_logbus.load.files.staging import Staging, list_and_count, tallied, write
@@ -31,6 +32,8 @@ from spark_logbus.load.tally import NONE, ObservedTally, RecordTally, aggregates
 from spark_logbus.load.target import History, PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
 
+_DELTA_LOG: Final = "_delta_log"
+
 
 class FileTarget(Warehouse):
     """A topic's warehouse, in the layout that it has or is to have. Not thread-safe."""
@@ -39,6 +42,7 @@ class FileTarget(Warehouse):
         self, spark: SparkSession, root: str, config: TargetConfig, choice: LayoutChoice
     ) -> None:
         super().__init__(spark, root, config.topic)
+        _refuse_delta_table(spark, root, self.path)
         self._compression = config.compression
         self._choice = choice
         self._table = (
@@ -161,6 +165,17 @@ class FileTarget(Warehouse):
     ) -> PlannedReplacement:
         staging = Staging(load_input, self._layout, self, steps)
         return staging.plan_replacement(last, window, before, self._check_table)
+
+
+def _refuse_delta_table(spark: SparkSession, *places: str) -> None:
+    """Raises ConfigError for a directory that is a Delta table: its readers would not see a load's
+    files there, ``VACUUM`` would delete them, and its rows are no warehouse's."""
+    for place in places:
+        if HadoopDirectory(spark, place).exists(_DELTA_LOG):
+            raise ConfigError(
+                f"{place} is a Delta table and no directory of a warehouse. Name it with --delta, "
+                "as a DeltaTable in Python, or name another directory."
+            )
 
 
 def _stored(layout: Layout, frame: DataFrame, wanted: Sequence[str] | None) -> DataFrame:

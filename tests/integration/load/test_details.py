@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import ConfigError, DataLossError, LockHeldError
+from spark_logbus.lake import union_read
 from spark_logbus.load import (
     Commit,
     IncompatibleColumnsError,
@@ -467,3 +471,21 @@ def test_ranges_of_one_partition_are_all_read(
     ranges = [OffsetRange(own, start, end) for start, end in ((0, 2), (4, 5), (8, 10))]
     planned = read(spark, ranges, logbus.zookeeper, topic.name, Decoding())
     assert sorted(row["offset"] for row in planned.frame.collect()) == [0, 1, 4, 8, 9]
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["the topic's", "the warehouse"])
+def test_a_directory_that_is_a_delta_table_is_refused(
+    spark: SparkSession, logbus: Logbus, tmp_path: Path, inside: bool
+) -> None:
+    """Refuses it for loads and reads: ``VACUUM`` would delete a load's files there."""
+    topic = Topic(spark, logbus, tmp_path)
+    topic.produce("a")
+    table = topic.directory if inside else tmp_path
+    DeltaTable.create(table, pa.schema([("offset", pa.int64())]))
+    before = sorted(tmp_path.rglob("*"))
+    told = rf"{re.escape(str(table))} is a Delta table and no directory of a warehouse\. Name it"
+    with pytest.raises(ConfigError, match=told):
+        topic.load()
+    with pytest.raises(ConfigError, match=told):
+        union_read(spark, topic.name, str(tmp_path), zookeeper=logbus.zookeeper)
+    assert sorted(tmp_path.rglob("*")) == before
