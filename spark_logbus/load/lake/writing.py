@@ -35,7 +35,8 @@ from spark_logbus.spark.hang_ups import end_quietly_when_dropped
 _GROUP_BYTES: Final = 64 << 20
 _WAITING_BYTES: Final = 192 << 20
 _FILE_BYTES: Final = 512 << 20
-#: Files that a task has open; beyond them the one that waited longest is ended.
+#: Files that a task has open; beyond them the one that waited longest is ended. Files of which all
+#: rows are in memory are not open.
 _OPEN_FILES: Final = 64
 
 _DEFAULT_COMPRESSION: Final = "snappy"  # what Spark writes
@@ -131,7 +132,7 @@ def _write_directly(
     numbers: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     end_quietly_when_dropped()
-    task, read, dead, timeless = _Task(writer, staging, compression), ArrowTally(), 0, 0
+    task, read, dead, timeless = TaskFiles(writer, staging, compression), ArrowTally(), 0, 0
     for each in numbers:
         for number in each.column(0).to_pylist():
             for batch in source.batches(number):
@@ -170,14 +171,14 @@ def _write(
 ) -> Iterator[pa.RecordBatch]:
     """Writes one task's batches, and answers with its files."""
     end_quietly_when_dropped()
-    task = _Task(writer, staging, compression)
+    task = TaskFiles(writer, staging, compression)
     for batch in batches:
         if batch.num_rows:
             task.add(batch.rename_columns([*names]))
     yield _answer(task)
 
 
-def _answer(task: _Task) -> pa.RecordBatch:
+def _answer(task: TaskFiles) -> pa.RecordBatch:
     files, tally = task.end(), task.tally
     return pa.RecordBatch.from_arrays(
         [pa.array([tally.records]), pa.array([tally.digest]), pa.array([pickle.dumps(files)])],
@@ -185,7 +186,7 @@ def _answer(task: _Task) -> pa.RecordBatch:
     )
 
 
-class _Task:
+class TaskFiles:
     """Files of one task, one open at a time for each partition."""
 
     def __init__(self, writer: FileWriter, staging: str, compression: str) -> None:
@@ -210,10 +211,16 @@ class _Task:
             file.add(conformed(rows, self._writer.schema))
             if file.written_bytes >= _FILE_BYTES:
                 self._end(values)
-        while len(self._open) > _OPEN_FILES:
-            self._end(next(iter(self._open)))
         while sum(file.waiting_bytes for file in self._open.values()) > _WAITING_BYTES:
             max(self._open.values(), key=lambda file: file.waiting_bytes).flush()
+            self._end_oldest()
+        self._end_oldest()
+
+    def _end_oldest(self) -> None:
+        """Ends the files that waited longest, as far as too many are open."""
+        begun = [values for values, file in self._open.items() if file.is_open]
+        for values in begun[: max(0, len(begun) - _OPEN_FILES)]:
+            self._end(values)
 
     def _begin(self, values: tuple[object, ...]) -> _File:
         path = self._writer.path(values, f"{self._prefix}-{self._count}.parquet")
@@ -235,23 +242,36 @@ class _Task:
 
 
 class _File:
-    """One file that is being written."""
+    """One file that is being written; there is none before its first row group."""
 
     def __init__(
         self, storage: pafs.FileSystem, path: str, schema: pa.Schema, compression: str
     ) -> None:
         self.path = path
+        self._storage = storage
         self._local = isinstance(storage, pafs.LocalFileSystem)
-        if self._local:
-            storage.create_dir(os.path.dirname(path), recursive=True)
-        self._stream = storage.open_output_stream(path)
-        self._writer = pq.ParquetWriter(self._stream, schema, compression=compression)
+        self._schema = schema
+        self._compression = compression
+        self._begun: tuple[pa.NativeFile, pq.ParquetWriter] | None = None
         self._waiting: list[pa.RecordBatch] = []
         self.waiting_bytes = 0
 
     @property
+    def is_open(self) -> bool:
+        return self._begun is not None
+
+    @property
     def written_bytes(self) -> int:
-        return int(self._stream.tell())
+        return 0 if self._begun is None else int(self._begun[0].tell())
+
+    def _opened(self) -> tuple[pa.NativeFile, pq.ParquetWriter]:
+        if self._begun is None:
+            if self._local:
+                self._storage.create_dir(os.path.dirname(self.path), recursive=True)
+            stream = self._storage.open_output_stream(self.path)
+            writer = pq.ParquetWriter(stream, self._schema, compression=self._compression)
+            self._begun = stream, writer
+        return self._begun
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._waiting.append(rows)
@@ -262,25 +282,29 @@ class _File:
     def flush(self) -> None:
         """Writes what waits as one row group."""
         if self._waiting:
-            table = pa.Table.from_batches(self._waiting)
-            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+            table, (_, writer) = pa.Table.from_batches(self._waiting), self._opened()
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._waiting, self.waiting_bytes = [], 0
 
     def end(self) -> tuple[int, pq.FileMetaData]:
         """Ends the file. Returns its size and its footer."""
         self.flush()
-        self._writer.close()
+        stream, writer = self._opened()
+        writer.close()
         size_bytes = self.written_bytes
-        self._stream.close()
+        stream.close()
         if self._local:
             _sync(self.path)
-        return size_bytes, self._writer.writer.metadata
+        return size_bytes, writer.writer.metadata
 
 
 def split(
     batch: pa.RecordBatch, names: Sequence[str]
 ) -> Iterable[tuple[tuple[object, ...], pa.RecordBatch]]:
-    """Splits a batch by the values of the columns called ``names`` (pure)."""
+    """Splits a batch by the values of the columns called ``names`` (pure).
+
+    Each part has memory of its own: a slice that waits for others would keep the whole batch.
+    """
     if not names:
         return [((), batch)]
     codes = np.zeros(batch.num_rows, dtype=np.int64)
@@ -292,12 +316,12 @@ def split(
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     ends = [*starts[1:], batch.num_rows]
-    in_order = batch if len(starts) == 1 else batch.take(pa.array(order))
     found = []
     for start, end in zip(starts.tolist(), map(int, ends), strict=True):
         row = int(order[start])
         values = tuple(column[row].as_py() for column in columns)
-        found.append((values, in_order.slice(start, end - start)))
+        part = batch if len(starts) == 1 else batch.take(pa.array(order[start:end]))
+        found.append((values, part))
     return found
 
 

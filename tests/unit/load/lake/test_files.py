@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs as pafs
 
+from spark_logbus.load.lake.delta.files import DeltaWriter
+from spark_logbus.load.lake.delta.storage import DeltaStorage
 from spark_logbus.load.lake.marks import Mark, OwnDirectory, new_mark
 from spark_logbus.load.lake.reading import may_hold, shared_out
 from spark_logbus.load.lake.table import LakeFile, Progress
-from spark_logbus.load.lake.writing import conformed, split
+from spark_logbus.load.lake.writing import TaskFiles, conformed, split
 from spark_logbus.model import OffsetRange, TopicPartition
 
 _VALUES = st.sampled_from(["", "a", "b/%", None])
@@ -35,6 +39,38 @@ def test_each_record_goes_to_its_partition_once(rows: list[tuple[str | None, int
 def test_without_partitions_a_batch_stays_whole() -> None:
     batch = pa.record_batch({"n": [1, 2]})
     assert [*split(batch, ())] == [((), batch)]
+
+
+def test_a_part_that_waits_keeps_no_other_rows_in_memory() -> None:
+    rows = pa.record_batch({"k": ["rare", *["usual"] * 999], "x": ["x" * 1_000] * 1_000})
+    parts = dict(split(rows, ("k",)))
+    assert parts["rare",].get_total_buffer_size() < 10_000
+
+
+def test_a_task_opens_no_file_for_each_partition(tmp_path: Path) -> None:
+    """A batch of 1,000 partitions, of which a process could not open a file each."""
+    storage = DeltaStorage.of(str(tmp_path), {})
+    schema = pa.schema({"partition": pa.int32(), "offset": pa.int64()})
+    files = TaskFiles(DeltaWriter(storage, schema, ("k",), ()), "1-ab", "snappy")
+    numbers = [*range(1_000)]
+    rows = pa.record_batch(
+        {
+            "partition": pa.array([0] * 1_000, pa.int32()),
+            "offset": pa.array(numbers, pa.int64()),
+            "k": pa.array(numbers, pa.int64()),
+        }
+    )
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, usual[1]))
+    try:
+        files.add(rows)
+        files.add(rows)
+        written = files.end()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+    assert len(written) == 1_000
+    assert [file.records for file in written] == [2] * 1_000
+    assert files.tally.records == 2_000
 
 
 def test_columns_are_taken_by_name_and_cast() -> None:
