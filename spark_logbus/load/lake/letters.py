@@ -20,6 +20,8 @@ from spark_logbus.load.lake.columns import conformed, fit
 from spark_logbus.load.lake.marks import Mark, OwnDirectory
 from spark_logbus.load.lake.reading import FileRows, rows_by_file, rows_of
 from spark_logbus.load.lake.table import (
+    TOPIC,
+    TOPIC_ID,
     Change,
     LakeFile,
     LakeTable,
@@ -53,13 +55,22 @@ class DeadLetters:
     def write(self, frame: DataFrame, mark: Mark, topic_id: str) -> Written:
         """Writes files, of which the table knows nothing yet; makes it if it is not there."""
         version = self._table.newest()
+        properties = properties_of(self._config.topic, topic_id, Layout(period=Period.NONE))
         if version is None:
-            layout = Layout(period=Period.NONE)
-            properties = properties_of(self._config.topic, topic_id, layout)
-            self._table.create(frame.schema, layout, properties)
+            self._table.create(frame.schema, Layout(period=Period.NONE), properties)
+            version = self._table.newest()
+        elif TOPIC_ID not in version.properties:
+            self._table.set_properties(properties)
             version = self._table.newest()
         if version is None:
             raise WarehouseError(f"Table {self.name} was made by this load, and is gone.")
+        own = {name: version.properties.get(name) for name in (TOPIC, TOPIC_ID)}
+        if own != {TOPIC: self._config.topic, TOPIC_ID: topic_id}:
+            raise WarehouseError(
+                f"Table {self.name} holds the topic {own[TOPIC]} with the id {own[TOPIC_ID]}, and "
+                f"dead letters of {self._config.topic} with the id {topic_id} belong there. "
+                "Rename it or drop it, or load into a table of another name."
+            )
         fit(version.schema, frame.schema, evolve=False, widens=False, where=self.name)
         columns = conformed(frame, version.schema, ())
         return write(columns, version.writer(), mark.staging, self._config.compression)
@@ -69,23 +80,58 @@ class DeadLetters:
         if self._table.newest() is not None:
             OwnDirectory(*self._table.own_directory(), self._config.topic).delete_files(mark)
 
+    def number(self) -> int:
+        """Number of the last load whose letters are in; 0 where there is none."""
+        progress = self._progress()
+        return 0 if progress is None else progress.number
+
+    def held(self, ranges: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
+        """Returns those of ``ranges`` of which dead letters may be in already: of a table that was
+        set back since, or made anew."""
+        progress = self._progress()
+        ends = {} if progress is None else progress.ends
+        return tuple(
+            each for each in ranges if each.start < ends.get(each.topic_partition.partition, 0)
+        )
+
+    def _progress(self) -> Progress | None:
+        version = self._newest()
+        return None if version is None else version.progress(restored=True)
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Returns those of the files that are not in the storage."""
+        version = self._newest()
+        return [*paths] if version is None else version.missing(paths)
+
+    def _newest(self) -> LakeVersion | None:
+        """Opens the newest version; None also for a table of another topic."""
+        version = self._table.newest()
+        mine = version is not None and version.properties.get(TOPIC) in (None, self._config.topic)
+        return version if mine else None
+
     def put(self, mark: Mark, topic_id: str) -> None:
         """Puts the files of a load that is committed into the table, unless they are there."""
         for _ in range(TRIES):
-            version = self._table.newest()
-            if version is None:
-                if not mark.letters:
-                    return
-                raise WarehouseError(
-                    f"Table {self.name} is gone, and {len(mark.letters)} files with dead letters "
-                    "of the last load belong there. Restore it."
-                )
-            before = version.progress(restored=True)
+            version = self._newest()
+            if version is None and not mark.letters:
+                return
+            before = None if version is None else version.progress(restored=True)
             if before is not None and before.number >= mark.number:
                 return
+            gone = [*mark.letters] if version is None else version.missing(mark.letters)
+            if version is None or gone:
+                raise WarehouseError(
+                    f"{len(gone)} files with dead letters that load {mark.number} has committed "
+                    f"are gone from {self.name}, {gone[0]} among them. Restore them; or delete the "
+                    f"mark _logbus/{mark.staging}.json of the table that was loaded, and run "
+                    "reprocess.py with --dead-letters, which writes them again."
+                )
             added = [version.describe(path) for path in mark.letters]
             replaced, kept = self._without(version, mark)
-            after = Progress(topic_id, mark.number, mark.token, {})
+            ends = dict(mark.ends)
+            for partition, end in (before.ends if before else {}).items():
+                ends[partition] = max(end, ends.get(partition, 0))
+            after = Progress(topic_id, mark.number, mark.token, ends)
             try:
                 version.commit(Change(after, [*added, *kept], replaced))
                 return
@@ -107,7 +153,7 @@ class DeadLetters:
 
     def files(self) -> Sequence[LakeFile]:
         """Lists the files that are in the table."""
-        version = self._table.newest()
+        version = self._newest()
         return () if version is None else version.files()
 
     def rows(self, files: Sequence[LakeFile], columns: Sequence[str]) -> DataFrame:
@@ -119,7 +165,7 @@ class DeadLetters:
 
     def find(self, ranges: Sequence[OffsetRange]) -> list[FileRows]:
         """Looks for dead letters of ``ranges``."""
-        version = self._table.newest()
+        version = self._newest()
         if version is None:
             return []
         return rows_by_file(self._spark, version, version.files(), ranges)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyarrow import fs as pafs
@@ -33,6 +33,8 @@ class Mark:
     letters: tuple[str, ...] = ()
     #: Ranges whose dead letters these take the place of.
     replaced: tuple[OffsetRange, ...] = ()
+    #: Offsets that are loaded with it, of all partitions.
+    ends: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def token(self) -> int:
@@ -75,14 +77,19 @@ class OwnDirectory:
         try:
             data = json.loads(text)
             replaced = ranges_from_json(self._topic, data["replaced"])
-            return Mark(staging, mark.number, tuple(data["letters"]), replaced)
-        except (KeyError, TypeError, ValueError):
+            ends = {int(partition): end for partition, end in data["ends"].items()}
+            return Mark(staging, mark.number, tuple(data["letters"]), replaced, ends)
+        except (AttributeError, KeyError, TypeError, ValueError):
             return mark
 
     def write(self, mark: Mark) -> None:
         """Writes a mark, in place of an earlier one of the same load."""
         text = json.dumps(
-            {"letters": list(mark.letters), "replaced": ranges_to_json(mark.replaced)}
+            {
+                "letters": list(mark.letters),
+                "replaced": ranges_to_json(mark.replaced),
+                "ends": mark.ends,
+            }
         )
         path = f"{self._path}/{mark.staging}{_SUFFIX}"
         try:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 from pyarrow import fs as pafs
@@ -36,6 +37,8 @@ LAYOUT = "logbus.layout"
 
 #: Directory in the table's own, for what readers of the table pass over.
 OWN_DIRECTORY = "_logbus"
+
+_ASKED_AT_ONCE: Final = 16
 
 
 class VersionConflictError(WarehouseError):
@@ -120,6 +123,15 @@ class Change:
     data_change: bool = True
 
 
+def missing_files(storage: pafs.FileSystem, paths: Mapping[str, str]) -> list[str]:
+    """Returns the names of files that are not in the storage; ``paths`` has the path of each."""
+    shares = [[*paths.values()][each::_ASKED_AT_ONCE] for each in range(_ASKED_AT_ONCE)]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        found = pool.map(storage.get_file_info, filter(None, shares))
+        there = {each.path for share in found for each in share if each.is_file}
+    return [name for name, path in paths.items() if path not in there]
+
+
 class FileWriter(Protocol):
     """Writer of files in tasks. Picklable; holds no connection."""
 
@@ -173,6 +185,11 @@ class LakeVersion(Protocol):
     @property
     def version(self) -> int:
         """Number or id of the version, for messages."""
+        ...
+
+    @property
+    def table_id(self) -> str:
+        """Id of the table, which another one under the same name does not have."""
         ...
 
     @property
@@ -239,6 +256,11 @@ class LakeVersion(Protocol):
 
     def describe(self, path: str) -> LakeFile:
         """Describes a file of the table's storage from its footer; it must be without partition."""
+        ...
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Returns those of ``paths``, of files as ``LakeFile`` has them, that are not in the
+        storage."""
         ...
 
     def commit(self, change: Change) -> None:

@@ -138,9 +138,11 @@ class LakeTarget:
         version.layout(self._choice)
         progress = self._progress(version)
         marks = self._own().marks()
-        committed = [m for m in marks if progress is not None and m.token == progress.token]
-        for mark in committed:
-            self._finish(mark, self._topic_id(version))
+        committed = []
+        if progress is not None:
+            committed = [mark for mark in marks if mark.token == progress.token]
+            for mark in committed:
+                self._finish(mark, progress.topic_id)
         if len(marks) > len(committed):
             progress = self._discard([mark for mark in marks if mark not in committed])
         self._token = None if progress is None else progress.token
@@ -176,6 +178,9 @@ class LakeTarget:
         else:
             raise too_busy(f"fence a load of {self.path}")
         for mark in dead:
+            if mark.token == before.token:  # has committed meanwhile
+                self._finish(mark, before.topic_id)
+                continue
             # One with an older number may have committed, and been taken over then.
             if mark.number > before.number:
                 own.delete_files(mark)
@@ -197,7 +202,8 @@ class LakeTarget:
     def stage(self, load_input: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
         planned = self._plan(load_input, steps)
         source = load_input.source
-        mark = new_mark(last.number + 1 if last else 1)
+        # A table that is made anew may have the letters of an earlier one beside it.
+        mark = new_mark(1 + (last.number if last else self._letters.number()))
         version, written, letters, timeless = self._write(planned, mark, steps)
         planned.decoded.check(written.with_others(letters).tally)
         commit = StagedCommit(
@@ -211,7 +217,12 @@ class LakeTarget:
             version.schema,
             planned.layout,
             letters.tally.records,
-            mark=replace(mark, letters=tuple(file.path for file in letters.files)),
+            mark=replace(
+                mark,
+                letters=tuple(file.path for file in letters.files),
+                replaced=self._letters.held(source.filled_ranges),
+                ends=source.ends,
+            ),
             added=written.files,
             letters=letters.files,
             written_on=version,
@@ -348,7 +359,7 @@ class LakeTarget:
                 return  # only the answer was lost
             if (None if progress is None else progress.token) != self._token:
                 self._withdraw(staged, progress)
-            _check_columns(staged, version, self.path)
+            self._check_unchanged(staged, version)
             before = progress or Progress(commit.topic_id, 0, 0, {})
             after = before.after(commit.number, staged.mark.token, commit.ranges, commit.ends)
             after = replace(after, topic_id=commit.topic_id)
@@ -368,6 +379,24 @@ class LakeTarget:
             self._token = staged.mark.token
             return
         raise too_busy(f"commit to {self.path}")
+
+    def _check_unchanged(self, staged: StagedCommit, version: LakeVersion) -> None:
+        """Raises WarehouseError where another writer has changed what the files rest on."""
+        if version.table_id != staged.written_on.table_id:
+            raise WarehouseError(
+                f"Table {self.path} was dropped and made again while records were written. Nothing "
+                "was committed. Run it again."
+            )
+        _check_columns(staged, version, self.path)
+        gone = version.missing([file.path for file in staged.added])
+        gone += self._letters.missing([file.path for file in staged.letters])
+        if gone:
+            raise WarehouseError(
+                f"{len(gone)} files that were written for {self.path} are gone before their "
+                f"commit, {gone[0]} among them: something clears away files that the table does "
+                "not name yet, as a VACUUM without retention does. Nothing was committed. Keep "
+                "such files for longer than a load takes, and run it again."
+            )
 
     def _require_there(self, staged: StagedCommit) -> None:
         """Raises WarehouseError where another writer has replaced files that are to be removed."""
@@ -571,6 +600,7 @@ class LakeTarget:
             mark,
             letters=tuple(file.path for file in letters.files),
             replaced=window.ranges if before.dead_letters else (),
+            ends=last.ends,
         )
         both = written.with_others(kept)
         commit = replace(

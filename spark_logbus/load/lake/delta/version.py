@@ -62,6 +62,7 @@ from spark_logbus.load.lake.table import (
     Progress,
     RestoredError,
     VersionConflictError,
+    missing_files,
 )
 from spark_logbus.load.layout import Layout, LayoutChoice, Period
 from spark_logbus.load.read.reading import partitioned
@@ -90,7 +91,7 @@ class DeltaLakeVersion:
         self._handle = handle
         self._log = log
         metadata = handle.metadata()
-        self._id = str(metadata.id)
+        self.table_id = str(metadata.id)
         self.version = handle.version()
         self.schema: StructType = StructType.fromJson(json.loads(handle.schema().to_json()))
         self.properties: Mapping[str, str] = dict(metadata.configuration)
@@ -186,7 +187,7 @@ class DeltaLakeVersion:
         """The version whose files this one has; ``since`` or later where the table was not set back
         beyond that."""
         version = self.version
-        restores = self._log.restores(self._id, range(since + 1, version + 1))
+        restores = self._log.restores(self.table_id, range(since + 1, version + 1))
         while version > since:
             restore = restores.get(version)
             if restore is None:
@@ -292,6 +293,11 @@ class DeltaLakeVersion:
         with self._storage.errors(f"read the file {path} of"):
             size_bytes, footer = self._footer(path)
         return self.writer().describe(self._storage.path(path), size_bytes, footer, ())
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        found = {path: self._storage.path(decoded_path(path)) for path in paths}
+        with self._storage.errors("look for files of"):
+            return missing_files(self._storage.filesystem(), found)
 
     def writer(self) -> DeltaWriter:
         fields = [each for each in self.schema.fields if each.name not in self._partition_names]

@@ -44,7 +44,14 @@ from spark_logbus.load.lake.iceberg.files import (
     task_of,
 )
 from spark_logbus.load.lake.iceberg.progress import PROGRESS, Mark
-from spark_logbus.load.lake.table import LAYOUT, Change, LakeFile, Progress, RestoredError
+from spark_logbus.load.lake.table import (
+    LAYOUT,
+    Change,
+    LakeFile,
+    Progress,
+    RestoredError,
+    missing_files,
+)
 from spark_logbus.load.layout import DEFAULT_LAYOUT, Layout, LayoutChoice, settle
 from spark_logbus.load.tables import IcebergTable
 
@@ -72,6 +79,10 @@ class IcebergVersion:
         self.version = snapshot.snapshot_id if snapshot is not None else 0
         self.schema = column_types.spark_schema(self._columns, table=str(name))
         self.properties: Mapping[str, str] = dict(self._metadata.properties)
+
+    @property
+    def table_id(self) -> str:
+        return str(self._metadata.table_uuid)
 
     @property
     def partition_names(self) -> tuple[str, ...]:
@@ -235,6 +246,13 @@ class IcebergVersion:
             filesystem, own = located(writer.io, path)
             size = filesystem.get_file_info(own).size
             return writer.describe(own, size, pq.read_metadata(own, filesystem=filesystem), ())
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        with asking(f"look for files of {self._name}", self._name):
+            io = file_io(self._table, str(self._name))
+            found = {path: located(io, path)[1] for path in paths}
+            storage, _ = located(io, self._table.location())
+            return missing_files(storage, found)
 
     def commit(self, change: Change) -> None:
         self._check(change)
