@@ -68,6 +68,8 @@ from spark_logbus.load.tally import NONE, TALLIED, ConditionCount, ObservedTally
 from spark_logbus.load.target import History, PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
 
+#: Bytes of the log that one task reads and writes before a shuffle could bring them together.
+ONE_TASK_BYTES: Final = 32 << 20
 #: Columns that say which record each row is, and when that was.
 _ROWS: Final = ("partition", "offset", "timestamp")
 
@@ -279,7 +281,9 @@ class LakeTarget:
         divided = partial(version.partitioned, layout=layout)
         gather = decoded.gathers(names, divided, steps)
         with steps.step("write"), translated(f"write files of {self.path}"):
-            direct = None if gather else self._write_directly(planned, version, mark)
+            direct = None
+            if not gather or decoded.size_bytes <= ONE_TASK_BYTES:
+                direct = self._write_directly(planned, version, mark, gather=gather)
             if direct is not None:
                 written, timeless = direct
             else:
@@ -301,7 +305,7 @@ class LakeTarget:
         return version, written, letters, timeless
 
     def _write_directly(
-        self, planned: Planned, version: LakeVersion, mark: Mark
+        self, planned: Planned, version: LakeVersion, mark: Mark, *, gather: bool
     ) -> tuple[Written, int] | None:
         """Writes the records in the processes that read them; returns also the number of those
         without event time. None where Spark must make something of them."""
@@ -317,6 +321,7 @@ class LakeTarget:
             version.writer(),
             mark.staging,
             self._config.compression,
+            gather=gather,
         )
         decoded.counted(done.read, done.dead)
         return done.written, done.without_event_time

@@ -102,13 +102,18 @@ def write_directly(
     writer: FileWriter,
     staging: str,
     compression: str | None = None,
+    *,
+    gather: bool = False,
 ) -> WrittenDirectly:
-    """Writes the records that decode of ``source``, read and written in one process a task."""
+    """Writes the records that decode of ``source``, read and written in one process a task.
+
+    To ``gather`` is to have all in one task, and so those of a partition in one file.
+    """
     task = partial(
         _write_directly, source, divider, writer, staging, compression or _DEFAULT_COMPRESSION
     )
     count = len(source.partitions)
-    tasks = spark.range(0, count, numPartitions=count)
+    tasks = spark.range(0, count, numPartitions=1 if gather else count)
     written, read, dead, timeless = Written(), NONE, 0, 0
     for row in tasks.mapInArrow(task, f"{_ANSWER}, {_COUNTS}").collect():
         written = written.with_others(_written(row))
