@@ -201,6 +201,7 @@ class TaskFiles:
         self._storage = writer.filesystem()
         self._open: dict[tuple[object, ...], _File] = {}
         self._ended: list[LakeFile] = []
+        self._directories: set[str] = set()
         self._count = 0
         self._tally = ArrowTally()
 
@@ -235,14 +236,16 @@ class TaskFiles:
     def _end(self, values: tuple[object, ...]) -> None:
         file = self._open.pop(values)
         size_bytes, footer = file.end()
+        if file.is_local:
+            self._directories.update(_parents(file.path))
         self._ended.append(self._writer.describe(file.path, size_bytes, footer, values))
 
     def end(self) -> list[LakeFile]:
         """Ends all files, which are on disk when this returns."""
-        paths = []
         for values in [*self._open]:
-            paths.append(self._open[values].path)
             self._end(values)
+        for directory in sorted(self._directories):
+            _sync(directory)
         return self._ended
 
 
@@ -254,7 +257,7 @@ class _File:
     ) -> None:
         self.path = path
         self._storage = storage
-        self._local = isinstance(storage, pafs.LocalFileSystem)
+        self.is_local = isinstance(storage, pafs.LocalFileSystem)
         self._schema = schema
         self._compression = compression
         self._begun: tuple[pa.NativeFile, pq.ParquetWriter] | None = None
@@ -271,7 +274,7 @@ class _File:
 
     def _opened(self) -> tuple[pa.NativeFile, pq.ParquetWriter]:
         if self._begun is None:
-            if self._local:
+            if self.is_local:
                 self._storage.create_dir(os.path.dirname(self.path), recursive=True)
             stream = self._storage.open_output_stream(self.path)
             writer = pq.ParquetWriter(stream, self._schema, compression=self._compression)
@@ -298,7 +301,7 @@ class _File:
         writer.close()
         size_bytes = self.written_bytes
         stream.close()
-        if self._local:
+        if self.is_local:
             _sync(self.path)
         return size_bytes, writer.writer.metadata
 
@@ -344,13 +347,12 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _sync(path: str) -> None:
-    """Brings a file to disk, and the directories that name it."""
-    for each in (path, *_parents(path)):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    """Brings a file or a directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _parents(path: str) -> Iterator[str]:
