@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import deltalake
@@ -35,10 +36,12 @@ from spark_logbus.load.lake.table import VersionConflictError
 from spark_logbus.load.lake.target import LakeTarget
 from spark_logbus.load.lake.writing import WrittenDirectly, write_directly
 from spark_logbus.load.read import input as load_input
+from spark_logbus.load.read.reading import PlannedRead, read
+from spark_logbus.model import OffsetRange
 from tests.builders.typed import flights
 from tests.helpers import spanning, wait_until
 from tests.integration.load import lake_load_driver_program
-from tests.integration.load.loaded_directory import KilledError, read_only
+from tests.integration.load.loaded_directory import KilledError
 from tests.integration.load.loaded_lake import FORMATS, LoadedLake, table_named
 from tests.integration.load.loaded_table import NoLock
 from tests.integration.spark.test_typed import publish, topic_of
@@ -519,16 +522,31 @@ def test_other_topics_and_a_topic_made_anew_are_refused(lake: LoadedLake) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("lake", "direct"), spanning(FORMATS, [True, False]), indirect=["lake"])
 def test_records_that_readers_pass_over_are_missed(
-    lake: LoadedLake, monkeypatch: pytest.MonkeyPatch
+    lake: LoadedLake, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whether tasks write what they read, or Spark hands it on to others."""
     lake.produce("a", "b", "c")
     with monkeypatch.context() as patch:
-        read_only(patch, "offset <> 1")
+        patch.setattr(load_input, "read", _read_without_offset_1)
+        patch.setattr(lake_target, "ONE_TASK_BYTES", 1 << 30 if direct else -1)
         with pytest.raises(DataLossError, match="Expected 3 records"):
             lake.load()
     assert lake.load().records == 3
     assert lake.values() == ["a", "b", "c"]
+
+
+def _read_without_offset_1(*given: Any, **more: Any) -> PlannedRead:
+    """Plans a read that passes over a record without a word."""
+    planned = read(*given, **more)
+    partitions = []
+    for each in planned.partitions:
+        (whole,) = each.ranges
+        own = whole.topic_partition
+        pieces = OffsetRange(own, whole.start, 1), OffsetRange(own, 2, whole.end)
+        partitions.append(replace(each, ranges=pieces))
+    return replace(planned, partitions=tuple(partitions))
 
 
 # -- small files, windows -------------------------------------------------------------------------
