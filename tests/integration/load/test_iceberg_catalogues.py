@@ -100,6 +100,17 @@ def test_a_rest_catalogue_lets_one_load_in(rest: IcebergRest) -> None:
     check_loads(table_of(rest.properties), table_of(rest.properties))
 
 
+def test_columns_that_change_before_the_commit_are_a_conflict(rest: IcebergRest) -> None:
+    table = table_of(rest.properties)
+    table.create(RECORDS, Layout(), {})
+    version = opened(table)
+    file = written(version, "a", 0)
+    table.evolve(sp.StructType().add("carrier", sp.StringType()))
+    with pytest.raises(VersionConflictError):
+        version.commit(Change(progress(1, 1), [file]))
+    assert offsets(table) == []
+
+
 def test_a_rest_catalogue_whose_answer_is_lost_has_the_commit(rest: IcebergRest) -> None:
     table = table_of(rest.properties)
     table.create(RECORDS, Layout(), {})

@@ -23,7 +23,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
-from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    TableUpdate,
+)
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.types import strtobool
 from pyspark.sql import DataFrame
@@ -290,6 +295,11 @@ class IcebergVersion:
         text = Mark(change.progress, producer.snapshot_id, number).to_json()
         producer.snapshot_properties = {PROGRESS: text}
         transaction.set_properties({PROGRESS: text})
+        # A catalogue compares what it is asked to: the files are written for these columns.
+        transaction._requirements += (
+            AssertCurrentSchemaId(current_schema_id=self._metadata.current_schema_id),
+            AssertDefaultSpecId(default_spec_id=self._metadata.default_spec_id),
+        )
         for file in change.added:
             producer.append_data_file(task_of(file).file)
         for file in change.removed:
