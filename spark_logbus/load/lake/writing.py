@@ -10,12 +10,11 @@ A task tallies the records that it hands to the files, and describes each file f
 from __future__ import annotations
 
 import os
-import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +39,14 @@ _FILE_BYTES: Final = 512 << 20
 _OPEN_FILES: Final = 64
 
 _DEFAULT_COMPRESSION: Final = "snappy"  # what Spark writes
-_ANSWER: Final = "records bigint, digest bigint, files binary"
+#: What tasks answer: with footers and partition values as Arrow writes them, not pickled.
+_FILE: Final = pa.struct(
+    {"path": pa.string(), "size_bytes": pa.int64(), "values": pa.binary(), "footer": pa.binary()}
+)
+_ANSWER: Final = (
+    "records bigint, digest bigint, "
+    "files array<struct<path: string, size_bytes: bigint, values: binary, footer: binary>>"
+)
 _COUNTS: Final = "read bigint, read_digest bigint, dead bigint, timeless bigint"
 
 
@@ -81,7 +87,7 @@ def write(
     task = partial(_write, writer, names, staging, compression or _DEFAULT_COMPRESSION)
     written = Written()
     for row in frame.mapInArrow(task, _ANSWER).collect():
-        written = written.with_others(_written(row))
+        written = written.with_others(_written(writer, row))
     return written
 
 
@@ -116,16 +122,29 @@ def write_directly(
     tasks = spark.range(0, count, numPartitions=1 if gather else count)
     written, read, dead, timeless = Written(), NONE, 0, 0
     for row in tasks.mapInArrow(task, f"{_ANSWER}, {_COUNTS}").collect():
-        written = written.with_others(_written(row))
+        written = written.with_others(_written(writer, row))
         read = read.with_others(RecordTally(row["read"], row["read_digest"]))
         dead += row["dead"]
         timeless += row["timeless"]
     return WrittenDirectly(written, read, dead, timeless)
 
 
-def _written(row: Row) -> Written:
-    files: list[LakeFile] = pickle.loads(row["files"])
+def _written(writer: FileWriter, row: Row) -> Written:
+    files = [
+        writer.describe(
+            each["path"],
+            each["size_bytes"],
+            pq.read_metadata(pa.BufferReader(each["footer"])),
+            _values_in(each["values"]),
+        )
+        for each in row["files"]
+    ]
     return Written(tuple(files), RecordTally(row["records"], row["digest"]))
+
+
+def _values_in(batch: bytes) -> tuple[object, ...]:
+    with pa.ipc.open_stream(batch) as stream:
+        return tuple(column[0].as_py() for column in stream.read_all().columns)
 
 
 def _write_directly(
@@ -186,7 +205,11 @@ def _write(
 def _answer(task: TaskFiles) -> pa.RecordBatch:
     files, tally = task.end(), task.tally
     return pa.RecordBatch.from_arrays(
-        [pa.array([tally.records]), pa.array([tally.digest]), pa.array([pickle.dumps(files)])],
+        [
+            pa.array([tally.records]),
+            pa.array([tally.digest]),
+            pa.array([files], pa.list_(_FILE)),
+        ],
         names=["records", "digest", "files"],
     )
 
@@ -200,7 +223,8 @@ class TaskFiles:
         self._compression = compression
         self._storage = writer.filesystem()
         self._open: dict[tuple[object, ...], _File] = {}
-        self._ended: list[LakeFile] = []
+        self._kinds: list[pa.DataType] = []
+        self._ended: list[dict[str, Any]] = []
         self._directories: set[str] = set()
         self._count = 0
         self._tally = ArrowTally()
@@ -211,7 +235,9 @@ class TaskFiles:
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._tally.add(batch)
-        for values, rows in split(batch, self._writer.partition_names):
+        names = self._writer.partition_names
+        self._kinds = [batch.schema.field(name).type for name in names]
+        for values, rows in split(batch, names):
             file = self._open.pop(values, None) or self._begin(values)
             self._open[values] = file  # the last in order is the one used last
             file.add(conformed(rows, self._writer.schema))
@@ -238,10 +264,28 @@ class TaskFiles:
         size_bytes, footer = file.end()
         if file.is_local:
             self._directories.update(_parents(file.path))
-        self._ended.append(self._writer.describe(file.path, size_bytes, footer, values))
+        sink = pa.BufferOutputStream()
+        footer.write_metadata_file(sink)
+        self._ended.append(
+            {
+                "path": file.path,
+                "size_bytes": size_bytes,
+                "values": self._as_batch(values),
+                "footer": sink.getvalue().to_pybytes(),
+            }
+        )
 
-    def end(self) -> list[LakeFile]:
-        """Ends all files, which are on disk when this returns."""
+    def _as_batch(self, values: tuple[object, ...]) -> bytes:
+        """Partition values as a batch of one row, with their types."""
+        columns = [pa.array([v], kind) for v, kind in zip(values, self._kinds, strict=True)]
+        batch = pa.RecordBatch.from_arrays(columns, names=[*self._writer.partition_names])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        return bytes(sink.getvalue().to_pybytes())
+
+    def end(self) -> list[dict[str, Any]]:
+        """Ends all files, which are on disk when this returns, and tells of each."""
         for values in [*self._open]:
             self._end(values)
         for directory in sorted(self._directories):

@@ -297,8 +297,10 @@ class IcebergVersion:
         transaction.set_properties({PROGRESS: text})
         # A catalogue compares what it is asked to: the files are written for these columns.
         transaction._requirements += (
-            AssertCurrentSchemaId(current_schema_id=self._metadata.current_schema_id),
-            AssertDefaultSpecId(default_spec_id=self._metadata.default_spec_id),
+            AssertCurrentSchemaId.model_validate(
+                {"current-schema-id": self._metadata.current_schema_id}
+            ),
+            AssertDefaultSpecId.model_validate({"default-spec-id": self._metadata.default_spec_id}),
         )
         for file in change.added:
             producer.append_data_file(task_of(file).file)
