@@ -526,7 +526,7 @@ def test_other_topics_and_a_topic_made_anew_are_refused(lake: LoadedLake) -> Non
 def test_records_that_readers_pass_over_are_missed(
     lake: LoadedLake, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether tasks write what they read, or Spark hands it on to others."""
+    """Covers tasks that write what they read, and Spark, which hands it on to others."""
     lake.produce("a", "b", "c")
     with monkeypatch.context() as patch:
         patch.setattr(load_input, "read", _read_without_offset_1)
