@@ -1,4 +1,4 @@
-"""What an audit counts, counted by Spark: topics, warehouses and tables of a lake that one process
+"""Counts of an audit, made by Spark: topics, warehouses and tables of a lake that one process
 would take long to read, and warehouses on any filesystem."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What pyproject.toml and constraints.txt say of the packages that logbus needs."""
+"""Checks of what pyproject.toml and constraints.txt say of the packages that logbus needs."""
 
 from __future__ import annotations
 
