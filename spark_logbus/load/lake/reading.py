@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_logbus.load.arrow_tally import ArrowTally
 from spark_logbus.load.lake.table import FileReader, LakeFile, LakeVersion
+from spark_logbus.load.layout import Layout
 from spark_logbus.load.tally import NONE, TALLIED, RecordTally
 from spark_logbus.model import OffsetRange
 from spark_logbus.spark.hang_ups import end_quietly_when_dropped
@@ -48,6 +49,15 @@ def rows_of(
     shares = shared_out(files, least=spark.sparkContext.defaultParallelism)
     tasks = spark.range(0, len(shares), numPartitions=len(shares))
     return tasks.mapInArrow(partial(_read, reader, shares), schema)
+
+
+def divided_rows(
+    spark: SparkSession, version: LakeVersion, files: Sequence[LakeFile], layout: Layout
+) -> DataFrame:
+    """Reads all of ``files``, with the columns that say which partition a record belongs to."""
+    frame = rows_of(spark, version, files)
+    missing = {*version.partition_names} - {*frame.columns}
+    return version.partitioned(frame, layout) if missing else frame
 
 
 def rows_by_file(

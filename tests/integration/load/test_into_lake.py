@@ -29,7 +29,7 @@ from spark_logbus.load import (
     WarehouseError,
 )
 from spark_logbus.load import run as load_run
-from spark_logbus.load.lake import target as lake_target
+from spark_logbus.load.lake import staging
 from spark_logbus.load.lake.letters import DeadLetters
 from spark_logbus.load.lake.marks import OwnDirectory
 from spark_logbus.load.lake.table import VersionConflictError
@@ -530,7 +530,7 @@ def test_records_that_readers_pass_over_are_missed(
     lake.produce("a", "b", "c")
     with monkeypatch.context() as patch:
         patch.setattr(load_input, "read", _read_without_offset_1)
-        patch.setattr(lake_target, "ONE_TASK_BYTES", 1 << 30 if direct else -1)
+        patch.setattr(staging, "ONE_TASK_BYTES", 1 << 30 if direct else -1)
         with pytest.raises(DataLossError, match="Expected 3 records"):
             lake.load()
     assert lake.load().records == 3
@@ -698,7 +698,7 @@ def test_records_that_are_written_where_they_are_read_are_the_same(
     publish(lake.logbus, lake.topic, flights(0, 40))
     layout = LayoutChoice(period=period, columns=("carrier",))
     with monkeypatch.context() as patch:
-        patch.setattr(lake_target, "ONE_TASK_BYTES", -1)
+        patch.setattr(staging, "ONE_TASK_BYTES", -1)
         gathered = lake.load(layout=layout)
     rows, files = _by_partition(lake)
     lake.name = f"{lake.name}_direct"
@@ -710,7 +710,7 @@ def test_records_that_are_written_where_they_are_read_are_the_same(
         return written[-1]
 
     monkeypatch.setattr(load_input, "most_directories", lambda *_, **__: 1_000)
-    monkeypatch.setattr(lake_target, "write_directly", noted)
+    monkeypatch.setattr(staging, "write_directly", noted)
     direct = lake.load(layout=layout)
     is_direct = lake.form == "iceberg" or period is not Period.MONTH  # a text that Spark makes
     assert len(written) == is_direct
