@@ -8,11 +8,11 @@ from collections import deque
 from typing import Self
 
 from spark_logbus.client import Cluster
-from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse
 from spark_logbus.record.rows.arrow import encode
 from spark_logbus.record.rows.builder import ArrowBatchBuilder
+from spark_logbus.wire.connection import BrokerConnection, PendingResponse
 
 _TIMEOUT_MS = 60_000
 

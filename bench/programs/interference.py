@@ -25,10 +25,10 @@ from bench.kit.harness import console
 from bench.kit.program import medians_table
 from bench.servers.logbus import logbus
 from spark_logbus.client import Admin, ClientConfig, Cluster
-from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse
+from spark_logbus.wire.connection import BrokerConnection
 
 MIB = 1 << 20
 SETTINGS = {"max_connections": 10_000, "max_connections_per_address": 10_000}

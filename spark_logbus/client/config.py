@@ -11,6 +11,7 @@ from spark_logbus.client.arguments import as_offset_spec
 from spark_logbus.config import choice, refuse_unknown
 from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.model import Acks, Compression, Earliest, OffsetSpec, check_name
+from spark_logbus.wire.config import ConnectionConfig
 
 # A terabyte, or 34 years in milliseconds: what a thread can still wait for.
 _LARGEST: Final = 1 << 40
@@ -83,6 +84,17 @@ class ClientConfig:
         _at_least(self, self.retry_backoff_ms, "retry_backoff_max_ms")
         _at_least(self, 64 << 10, "max_response_bytes")
         _at_least(self, 0, "idle_connections")
+
+    @property
+    def connections(self) -> ConnectionConfig:
+        """The part that is about connections."""
+        return ConnectionConfig(
+            client_id=self.client_id,
+            connect_timeout_ms=self.connect_timeout_ms,
+            max_response_bytes=self.max_response_bytes,
+            local_sockets=self.local_sockets,
+            idle_connections=self.idle_connections,
+        )
 
 
 @names_settings

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import ClientConfig, Cluster
-from spark_logbus.client.transport.connect import connect as dial
 from spark_logbus.errors import LimitExceededError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.processes import spawn, stop
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import Api, AppendResponse, MetadataRequest, MetadataResponse
+from spark_logbus.wire.connect import connect as dial
 from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process, connect, create_topic, offsets_in
@@ -221,7 +221,7 @@ def idle_process(address: BrokerAddress, count: int) -> Iterator[int]:
 def is_served(cluster: Cluster, address: BrokerAddress) -> bool:
     """Tells whether a new connection gets an append through, and whether it is a local one."""
     deadline = cluster.deadline_ms(20_000)
-    connection = dial(address, cluster.config, deadline)
+    connection = dial(address, cluster.config.connections, deadline)
     try:
         data = record_batch()
         pending = connection.send(Api.APPEND, append_request("t", 0, data), [data])

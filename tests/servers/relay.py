@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_logbus.client.transport import connect as connecting
 from spark_logbus.model import BrokerAddress
 from spark_logbus.retry import Deadline
+from spark_logbus.wire import connect as connecting
 
 
 class Relay:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spark_logbus.client.transport.connect import UNKNOWN_BROKER
 from spark_logbus.errors import BrokerUnavailableError, ConfigError
 from spark_logbus.model import BrokerAddress
+from spark_logbus.wire.connect import UNKNOWN_BROKER
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from spark_logbus.client.cluster.bootstrap import Bootstrap
 from spark_logbus.client.config import ClientConfig
-from spark_logbus.client.transport.pool import ConnectionPool
 from spark_logbus.errors import BrokerUnavailableError, LogbusError, RequestTimeoutError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import Api, Message
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.pool import ConnectionPool
 
 M = TypeVar("M", bound=Message)
 

@@ -12,8 +12,8 @@ from spark_logbus.client.cluster.bootstrap import Bootstrap
 from spark_logbus.client.cluster.calls import BrokerCalls
 from spark_logbus.client.cluster.metadata import KnownTopic, Metadata
 from spark_logbus.client.config import ClientConfig
+from spark_logbus.client.memory import arrow_memory
 from spark_logbus.client.shortened import shortened
-from spark_logbus.client.transport.pool import ConnectionPool
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -25,6 +25,7 @@ from spark_logbus.forks import follow_forks
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import Api, Message, MetadataRequest, MetadataResponse
 from spark_logbus.retry import Backoff, Deadline, gave_up
+from spark_logbus.wire.pool import ConnectionPool
 
 # Answered from memory: a broker that takes longer is stopped or cut off, and another one is asked.
 _METADATA_MS: Final = 1_500
@@ -49,7 +50,7 @@ class Cluster:
     ) -> None:
         self.config = config
         self.clock = clock
-        self.pool = ConnectionPool(config)
+        self.pool = ConnectionPool(config.connections, allocate=arrow_memory)
         self.backoff = Backoff(first_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._callers = BrokerCalls(self.pool, config, bootstrap, rebootstrap)
         self._metadata = Metadata()  # replaced as a whole, under _lock; read without it

@@ -7,11 +7,11 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.topic_identity import require_topic
-from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import LogbusError, NotLeaderError, ProtocolError, UnknownTopicError
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import Api, ErrorInfo, Message
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.connection import BrokerConnection, PendingResponse
 
 _MAX_PARTITIONS_PER_REQUEST: Final = 2_000  # keeps a request header far below its limit
 

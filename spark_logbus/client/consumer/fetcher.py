@@ -12,7 +12,6 @@ from spark_logbus.client.cluster.leaders import partition_error
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.consumer.failures import PartitionFailures
-from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import (
     LogbusError,
     OffsetOutOfRangeError,
@@ -24,6 +23,7 @@ from spark_logbus.model import BrokerAddress, LostOffsets, TopicPartition
 from spark_logbus.offsets.snapshot import Span
 from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.connection import BrokerConnection, PendingResponse
 
 _NOTHING: Final = memoryview(b"")
 _ANSWER_S: Final = 1.0  # from when a fetch is due until its leader counts as silent

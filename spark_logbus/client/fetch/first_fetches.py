@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from spark_logbus.client.cluster.cluster import Cluster
-from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import LogbusError, ProtocolError
 from spark_logbus.model import BrokerAddress, OffsetRange
 from spark_logbus.protocol import Api, ColumnChoice, FetchPartition, FetchRequest, FetchResponse
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.connection import BrokerConnection, PendingResponse
 
 if TYPE_CHECKING:
     from spark_logbus.client.fetch.values import ValueReader

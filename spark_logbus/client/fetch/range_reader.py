@@ -27,7 +27,7 @@ from spark_logbus.client.fetch.batches import (
 from spark_logbus.client.fetch.columns import FetchedColumns, take_columns
 from spark_logbus.client.fetch.first_fetches import FirstFetch
 from spark_logbus.client.fetch.plain_reader import PLAIN_READER, KeysOnlyReader
-from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
+from spark_logbus.client.mapped_file import mapped
 from spark_logbus.errors import (
     ConfigError,
     CorruptRecordBatchError,
@@ -47,6 +47,7 @@ from spark_logbus.protocol import (
 from spark_logbus.record import verify_against
 from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.connection import BrokerConnection, PendingResponse
 
 if TYPE_CHECKING:
     from spark_logbus.client.fetch.plain_reader import PlainReader
@@ -353,7 +354,7 @@ class RangeReader:
             return pending.payload
         try:
             if pending.file is not None:
-                return pending.file.map(position, length)
+                return mapped(pending.file, position, length)
             reason = "this process can take no more descriptors"
         except OSError as error:
             reason = error.strerror or str(error)

@@ -17,10 +17,10 @@ from spark_logbus.client.cluster.metadata import KnownTopic
 from spark_logbus.client.helper_threads import HelperThreads
 from spark_logbus.client.producer.batches import QueuedBatch
 from spark_logbus.client.producer.topic_queues import PartitionQueue
-from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import BrokerUnavailableError, LogbusError, UnknownTopicError
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.connection import BrokerConnection, PendingResponse
 
 P = ParamSpec("P")
 T = TypeVar("T")

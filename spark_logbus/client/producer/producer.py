@@ -55,7 +55,6 @@ from spark_logbus.client.producer.sender import Sender
 from spark_logbus.client.producer.topic_queues import TopicQueues
 from spark_logbus.client.producer.topics import ProducerTopics
 from spark_logbus.client.shortened import shortened
-from spark_logbus.client.transport.poller import Poller
 from spark_logbus.client.writes.atomic_write import WriteIdentity
 from spark_logbus.config import choice
 from spark_logbus.errors import (
@@ -70,6 +69,7 @@ from spark_logbus.model import Compression, Header
 from spark_logbus.record import parse_header
 from spark_logbus.record.rows.arrow import encode_column
 from spark_logbus.record.rows.builder import RECORD_OVERHEAD_BYTES, record_size
+from spark_logbus.wire.poller import Poller
 
 if TYPE_CHECKING:
     from datetime import date

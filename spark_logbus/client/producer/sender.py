@@ -21,7 +21,6 @@ from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
 from spark_logbus.client.producer.topic_queues import PartitionQueue, TopicQueues
-from spark_logbus.client.transport.poller import Poller
 from spark_logbus.client.writes.atomic_write import WriteIdentity
 from spark_logbus.config import choice
 from spark_logbus.errors import LogbusError, ProducerClosedError, RequestTimeoutError
@@ -33,6 +32,7 @@ from spark_logbus.protocol import (
     AppendResponse,
     StageRequest,
 )
+from spark_logbus.wire.poller import Poller
 
 logger = logging.getLogger(__name__)
 

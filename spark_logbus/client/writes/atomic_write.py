@@ -19,7 +19,6 @@ from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import LeaderCall
-from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.client.writes.content import UNKNOWN_INPUTS, WriteInputs, write_content
 from spark_logbus.errors import (
     LogbusError,
@@ -48,6 +47,7 @@ from spark_logbus.protocol import (
 )
 from spark_logbus.record.stage_id import attempts_text
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.connection import BrokerConnection, PendingResponse
 
 logger = logging.getLogger(__name__)
 

@@ -13,14 +13,22 @@ import pyarrow as pa
 import pytest
 
 from spark_logbus.broker import NetworkConfig
-from spark_logbus.client import Admin, ClientConfig, Cluster, Producer, ProducerConfig, RangeReader
+from spark_logbus.client import (
+    Admin,
+    ClientConfig,
+    Cluster,
+    Producer,
+    ProducerConfig,
+    RangeReader,
+    mapped_file,
+)
+from spark_logbus.client.fetch import range_reader
 from spark_logbus.client.fetch.batches import FetchedBatch
-from spark_logbus.client.transport import mapped_file as passed_file
-from spark_logbus.client.transport import transport as transport_module
-from spark_logbus.client.transport.mapped_file import MappedFile
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
+from spark_logbus.wire import transport
+from spark_logbus.wire.passed_file import PassedFile
 from tests.helpers import paths_below, wait_until
 from tests.servers.broker import broker_here
 
@@ -60,14 +68,14 @@ def cluster(tmp_path: Path, chroot: str) -> Iterator[Cluster]:
 def mapped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The parts of files that are mapped: position and length of each."""
     parts: list[tuple[int, int]] = []
-    original = MappedFile.map
+    original = mapped_file.mapped
 
-    def noted(self: MappedFile, position: int, length: int) -> memoryview:
-        view = original(self, position, length)
+    def noted(file: PassedFile, position: int, length: int) -> memoryview:
+        view = original(file, position, length)
         parts.append((position, length))
         return view
 
-    monkeypatch.setattr(MappedFile, "map", noted)
+    monkeypatch.setattr(range_reader, "mapped", noted)
     return parts
 
 
@@ -96,7 +104,7 @@ def test_a_range_over_several_segments_is_read_from_their_files(
         assert sum(length for _, length in mapped) > RECORDS * 196
     check(cluster, 7, 12_345)
     check(cluster, RECORDS - 100, RECORDS)
-    assert not passed_file._mappings, "mappings go with their last view"
+    assert not mapped_file._mappings, "mappings go with their last view"
 
 
 def test_records_in_memory_outlive_their_topic(cluster: Cluster, tmp_path: Path) -> None:
@@ -106,9 +114,9 @@ def test_records_in_memory_outlive_their_topic(cluster: Cluster, tmp_path: Path)
     Admin(cluster).delete_topic(T0.topic)
     wait_until(lambda: not any(".log" in path.name for path in paths_below(tmp_path / "data")))
     assert values(kept) == [value(n) for n in range(RECORDS)]
-    assert len(passed_file._mappings) == 2
+    assert len(mapped_file._mappings) == 2
     del kept
-    assert not passed_file._mappings
+    assert not mapped_file._mappings
 
 
 def test_a_reader_finishes_a_segment_being_deleted(
@@ -145,7 +153,7 @@ def test_files_that_cannot_be_mapped_are_read_through_the_socket(
     def refuse(*_: object) -> memoryview:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(MappedFile, "map", refuse)
+    monkeypatch.setattr(range_reader, "mapped", refuse)
     with caplog.at_level(logging.DEBUG, LOG_NAME):
         check(cluster)
     (record,) = (one for one in caplog.records if one.name == LOG_NAME)
@@ -156,7 +164,7 @@ def test_without_descriptors_reads_use_the_socket(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, mapped: list[tuple[int, int]]
 ) -> None:
     fill(cluster)
-    monkeypatch.setattr(transport_module, "ONE_DESCRIPTOR", 0)  # the kernel then drops them
+    monkeypatch.setattr(transport, "ONE_DESCRIPTOR", 0)  # the kernel then drops them
     check(cluster)
     assert not mapped
 
@@ -165,7 +173,7 @@ def test_kept_batches_do_not_use_up_descriptors(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, mapped: list[tuple[int, int]]
 ) -> None:
     fill(cluster)
-    monkeypatch.setattr(passed_file, "_MOST_MAPPINGS", 3)
+    monkeypatch.setattr(mapped_file, "_MOST_MAPPINGS", 3)
     kept = [list(RangeReader(cluster, OffsetRange(T0, 0, RECORDS))) for _ in range(3)]
     assert len(mapped) == 3
     for one in kept:

@@ -10,15 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_logbus.client import Admin, Cluster, FirstFetches, RangeReader
+from spark_logbus.client import Admin, Cluster, FirstFetches, RangeReader, mapped_file
+from spark_logbus.client.fetch import range_reader
 from spark_logbus.client.fetch.values import ValueReader
 from spark_logbus.client.schemas.topic import ValueSchemas
-from spark_logbus.client.transport.mapped_file import MappedFile
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
 from spark_logbus.schemas.registry import SchemaRegistry
 from spark_logbus.topic_schemas import Encoding
+from spark_logbus.wire.passed_file import PassedFile
 from spark_logbus.zookeeper import Session
 from tests.builders.typed import FLIGHT, T0, flights, typed_record_batch
 from tests.servers.broker import broker_process, connect
@@ -145,13 +146,13 @@ def test_whole_values_are_mapped_where_files_are_passed(
     wire: Wire, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mapped: list[int] = []
-    original = MappedFile.map
+    original = mapped_file.mapped
 
-    def noted(self: MappedFile, position: int, length: int) -> memoryview:
+    def noted(file: PassedFile, position: int, length: int) -> memoryview:
         mapped.append(length)
-        return original(self, position, length)
+        return original(file, position, length)
 
-    monkeypatch.setattr(MappedFile, "map", noted)
+    monkeypatch.setattr(range_reader, "mapped", noted)
     rows = flights(0, 20 * LARGE)
     for first in range(0, len(rows), LARGE):
         wire.append("t", 0, typed_record_batch(rows[first : first + LARGE]))

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import Cluster, RangeReader
-from spark_logbus.client.transport.connection import BrokerConnection
-from spark_logbus.client.transport.transport import SocketTransport
 from spark_logbus.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -30,6 +28,8 @@ from spark_logbus.protocol import (
     encode_response,
     frame_head,
 )
+from spark_logbus.wire.connection import BrokerConnection
+from spark_logbus.wire.transport import SocketTransport
 from tests.builders.arrow_batches import QUICK, T0, numbered, record_batch
 from tests.fakes.broker import FakeCluster, FaultKind
 from tests.helpers import open_files

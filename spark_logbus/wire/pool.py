@@ -10,20 +10,22 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_logbus.client.config import ClientConfig
-from spark_logbus.client.transport.connect import connect
-from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.errors import BrokerUnavailableError
 from spark_logbus.forks import follow_forks
 from spark_logbus.model import BrokerAddress
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.buffers import Allocate, new_buffer
+from spark_logbus.wire.config import ConnectionConfig
+from spark_logbus.wire.connect import connect
+from spark_logbus.wire.connection import BrokerConnection
 
 
 class ConnectionPool:
     """Leases connections, and keeps idle ones. Thread-safe."""
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, config: ConnectionConfig, *, allocate: Allocate = new_buffer) -> None:
         self._config = config
+        self._allocate = allocate
         self._lock = threading.Lock()
         self._idle: dict[BrokerAddress, list[BrokerConnection]] = {}
         self._closed = False
@@ -53,7 +55,7 @@ class ConnectionPool:
             if connection.looks_alive():
                 return connection
             connection.close()
-        connection = connect(address, self._config, deadline)
+        connection = connect(address, self._config, deadline, allocate=self._allocate)
         limit = connection.max_record_batch_bytes
         with self._lock:
             known = self._max_record_batch_bytes

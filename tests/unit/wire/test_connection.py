@@ -2,19 +2,19 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_logbus.client.transport.connect import connect as dial
-from spark_logbus.client.transport.connection import BrokerConnection
-from spark_logbus.client.transport.pool import ConnectionPool
-from spark_logbus.client.transport.transport import SocketTransport
+from spark_logbus.client.mapped_file import mapped
+from spark_logbus.client.memory import arrow_memory
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
+    LogbusError,
     ProtocolError,
     RequestTimeoutError,
     UnsupportedVersionError,
@@ -32,6 +32,11 @@ from spark_logbus.protocol import (
     frame_head,
 )
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.buffers import Allocate, ReusableBuffer, new_buffer
+from spark_logbus.wire.connect import connect as dial
+from spark_logbus.wire.connection import BrokerConnection
+from spark_logbus.wire.pool import ConnectionPool
+from spark_logbus.wire.transport import SocketTransport
 from tests.builders.arrow_batches import QUICK, record_batch
 from tests.fakes.broker import FakeCluster
 from tests.helpers import is_open, name_of_descriptor, open_files
@@ -47,13 +52,26 @@ def soon(milliseconds: float = 5_000) -> Deadline:
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[BrokerConnection, socket.socket]]:
-    """A connection and the bare socket at its other end."""
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
-    connection = BrokerConnection(SocketTransport(ours), HERE, max_response_bytes=1 << 20)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def connected(sock: socket.socket, allocate: Allocate = new_buffer) -> BrokerConnection:
+    transport = SocketTransport(sock)
+    return BrokerConnection(transport, HERE, max_response_bytes=1 << 20, allocate=allocate)
+
+
+@pytest.fixture
+def pair(
+    sockets: tuple[socket.socket, socket.socket],
+) -> Iterator[tuple[BrokerConnection, socket.socket]]:
+    """A connection and the bare socket at its other end."""
+    ours, theirs = sockets
+    connection = connected(ours)
     yield connection, theirs
     connection.close()
-    theirs.close()
 
 
 def metadata_answer(correlation: int, *, payload: bytes = b"") -> bytes:
@@ -93,16 +111,71 @@ def test_responses_come_in_the_order_of_the_requests(
 
 
 def test_a_payload_is_received_into_aligned_arrow_memory(
-    pair: tuple[BrokerConnection, socket.socket],
+    sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     import pyarrow as pa
 
-    connection, theirs = pair
+    ours, theirs = sockets
+    connection = connected(ours, arrow_memory)
     pending = connection.send(Api.METADATA, MetadataRequest())
     theirs.sendall(metadata_answer(1, payload=b"x" * 1000))
     pending.result(MetadataResponse, soon())
     assert bytes(pending.payload) == b"x" * 1000
     assert pa.py_buffer(pending.payload).address % 64 == 0
+    connection.close()
+
+
+def test_payloads_are_received_one_after_the_other_into_the_same_memory(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = sockets
+    connection = connected(ours, ReusableBuffer().take)
+    payloads = []
+    for number, content in enumerate([b"a" * 1000, b"b" * 10, b"c" * 1000], start=1):
+        pending = connection.send(Api.METADATA, MetadataRequest())
+        theirs.sendall(metadata_answer(number, payload=content))
+        pending.result(MetadataResponse, soon())
+        assert bytes(pending.payload) == content
+        payloads.append(pending.payload)
+    assert bytes(payloads[0]) == b"c" * 1000, "it grows only for what is larger than all before"
+    connection.close()
+
+
+def test_another_thread_ends_the_wait_for_an_answer(
+    pair: tuple[BrokerConnection, socket.socket],
+) -> None:
+    connection, theirs = pair
+    pending = connection.send(Api.METADATA, MetadataRequest())
+    caught: list[LogbusError] = []
+
+    def wait() -> None:
+        try:
+            pending.result(MetadataResponse, soon(60_000))
+        except LogbusError as error:
+            caught.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    theirs.sendall(metadata_answer(1, payload=b"x" * 1000)[:-1])  # in the middle of an answer
+    connection.interrupt(BrokerUnavailableError("This broker stops."))
+    waiter.join(30)
+    assert [str(error) for error in caught] == ["This broker stops."]
+    assert isinstance(caught[0], BrokerUnavailableError)
+    with pytest.raises(BrokerUnavailableError, match="This broker stops"):
+        connection.send(Api.METADATA, MetadataRequest())
+
+
+def test_an_interrupted_connection_takes_up_nothing_more(
+    pair: tuple[BrokerConnection, socket.socket],
+) -> None:
+    connection, theirs = pair
+    connection.interrupt(BrokerUnavailableError("This broker stops."))
+    assert not connection.looks_alive()
+    pending = connection.send(Api.METADATA, MetadataRequest())
+    with pytest.raises(BrokerUnavailableError, match="This broker stops"):
+        pending.result(MetadataResponse, soon())
+    assert theirs.recv(10) == b""
+    connection.interrupt(BrokerUnavailableError("Too late."))  # closed long since
 
 
 def test_a_file_belongs_to_the_response_that_it_came_with(
@@ -121,8 +194,8 @@ def test_a_file_belongs_to_the_response_that_it_came_with(
     assert [one.file is not None for one in pending] == [False, True, False, True, False]
     for one in (pending[1], pending[3]):
         assert one.file is not None
-        assert not os.get_inheritable(one.file._descriptor), "programs started here do not get it"
-        assert bytes(one.file.map(2, 3)) == b"234"
+        assert not os.get_inheritable(one.file.fileno()), "programs started here do not get it"
+        assert bytes(mapped(one.file, 2, 3)) == b"234"
     del one
     pending.clear()
     assert open_files(segment) == []
@@ -234,8 +307,8 @@ def test_a_request_above_the_brokers_limit_is_not_sent(
 def test_dial_refuses_another_broker_at_the_address(fake: FakeCluster) -> None:
     address = fake.brokers[0].address
     with pytest.raises(BrokerUnavailableError, match="broker 1 listens there now"):
-        dial(BrokerAddress(9, address.host, address.port), QUICK, soon())
-    dial(BrokerAddress(-1, address.host, address.port), QUICK, soon()).close()
+        dial(BrokerAddress(9, address.host, address.port), QUICK.connections, soon())
+    dial(BrokerAddress(-1, address.host, address.port), QUICK.connections, soon()).close()
 
 
 def test_dial_names_what_it_cannot_reach() -> None:
@@ -243,7 +316,7 @@ def test_dial_names_what_it_cannot_reach() -> None:
         reserved_port() as port,
         pytest.raises(BrokerUnavailableError, match=f"127.0.0.1:{port}"),
     ):
-        dial(BrokerAddress(1, "127.0.0.1", port), QUICK, soon())
+        dial(BrokerAddress(1, "127.0.0.1", port), QUICK.connections, soon())
 
 
 def test_dial_refuses_another_protocol_version() -> None:
@@ -251,7 +324,6 @@ def test_dial_refuses_another_protocol_version() -> None:
         address = BrokerAddress(1, "127.0.0.1", listener.getsockname()[1])
         header = encode_response(HandshakeResponse(1, 2, 1, 1))
         answer = frame_head(api=Api.HANDSHAKE, version=1, correlation=1, header=header)
-        import threading
 
         def serve() -> None:
             sock, _ = listener.accept()
@@ -262,12 +334,12 @@ def test_dial_refuses_another_protocol_version() -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(UnsupportedVersionError, match="speaks protocol version 2"):
-            dial(address, QUICK, soon())
+            dial(address, QUICK.connections, soon())
         thread.join()
 
 
 def test_the_pool_keeps_living_connections_only(fake: FakeCluster) -> None:
-    pool = ConnectionPool(QUICK)
+    pool = ConnectionPool(QUICK.connections)
     address = fake.brokers[0].address
     with pool.lease(address, soon()) as first, pool.lease(address, soon()) as second:
         assert second is not first
@@ -286,7 +358,7 @@ def test_the_pool_keeps_living_connections_only(fake: FakeCluster) -> None:
 
 def test_an_append_can_be_answered_while_more_is_sent(fake: FakeCluster) -> None:
     fake.create("t")
-    connection = dial(fake.brokers[0].address, QUICK, soon())
+    connection = dial(fake.brokers[0].address, QUICK.connections, soon())
     data = record_batch([b"x" * 1000] * 500)
     pending = []
     for _ in range(20):

@@ -8,16 +8,18 @@ may also hold bytes of which a poller knows nothing, so whoever waits for a conn
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from spark_logbus.client.transport.mapped_file import ONE_DESCRIPTOR, MappedFile, passed_file
+from spark_logbus.wire.passed_file import ONE_DESCRIPTOR, PassedFile, passed_file
 
 
 class Transport(Protocol):
-    """The client's end of a connection, which never blocks. Not thread-safe.
+    """The end of a connection that was opened here; it never blocks. Not thread-safe, but
+    ``shut_down``.
 
     Methods that move bytes raise BlockingIOError when they have to wait for the other end, and
     another OSError when the connection is broken.
@@ -44,7 +46,7 @@ class Transport(Protocol):
         """Bytes received; 0: the other end has closed the connection."""
         ...
 
-    def receive_with_file(self, buffer: memoryview) -> tuple[int, MappedFile | None]:
+    def receive_with_file(self, buffer: memoryview) -> tuple[int, PassedFile | None]:
         """Receives as ``receive_into`` does, and the file that came with the first byte."""
         ...
 
@@ -54,6 +56,11 @@ class Transport(Protocol):
 
     def is_silent(self) -> bool:
         """True if the other end has neither sent anything nor closed the connection."""
+        ...
+
+    def shut_down(self) -> None:
+        """Ends both directions, so that another thread that waits for the transport goes on and
+        meets the end; it has still to be closed."""
         ...
 
     def close(self) -> None: ...
@@ -76,7 +83,7 @@ class SocketTransport:
     def receive_into(self, buffer: memoryview) -> int:
         return self._sock.recv_into(buffer)
 
-    def receive_with_file(self, buffer: memoryview) -> tuple[int, MappedFile | None]:
+    def receive_with_file(self, buffer: memoryview) -> tuple[int, PassedFile | None]:
         received, ancillary, _, _ = self._sock.recvmsg_into(
             [buffer], ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC
         )
@@ -93,6 +100,10 @@ class SocketTransport:
         except OSError:
             return False
         return False
+
+    def shut_down(self) -> None:
+        with contextlib.suppress(OSError):  # the other end was faster
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._sock.close()

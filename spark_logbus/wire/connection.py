@@ -4,19 +4,17 @@ The transport never blocks. A synchronous caller waits in ``PendingResponse.resu
 bytes itself, both ways, so that a broker that is busy answering cannot lock up with a client
 that is busy sending. The producer's thread instead calls ``progress`` when its poller says so.
 
-Payloads are received straight into memory of Arrow's allocator, which is aligned, and freed
-when the last arrow batch that looks into it is gone.
+Payloads are received straight into the memory that ``allocate`` gives for them.
 """
 
 from __future__ import annotations
 
 import select
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from spark_logbus.client.transport.mapped_file import MappedFile
-from spark_logbus.client.transport.transport import Transport
 from spark_logbus.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
@@ -39,18 +37,15 @@ from spark_logbus.protocol import (
     frame_head,
 )
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.buffers import Allocate, new_buffer
+from spark_logbus.wire.passed_file import PassedFile
+from spark_logbus.wire.transport import Transport
 
 M = TypeVar("M", bound=Message)
 
 _PRELUDE_AFTER_LENGTH: Final = 12  # bytes that a frame's length counts beside header and payload
 _MAX_BUFFERS_PER_CALL: Final = 512  # below IOV_MAX, which is 1024 on Linux and macOS
 _NOTHING: Final = memoryview(b"")
-
-
-def _arrow_memory(size: int) -> memoryview:
-    import pyarrow as pa  # a command that only asks brokers for metadata starts without it
-
-    return memoryview(pa.allocate_buffer(size)).cast("B")
 
 
 class PendingResponse:
@@ -68,7 +63,7 @@ class PendingResponse:
         self.done = False
         self.error: LogbusError | None = None
         self.payload: memoryview = _NOTHING
-        self.file: MappedFile | None = None  # that came with the response, for who asked for it
+        self.file: PassedFile | None = None  # that came with the response, for who asked for it
 
     def result(self, kind: type[M], deadline: Deadline, *, begun: Deadline | None = None) -> M:
         """The response, waited for until ``deadline``, or until ``begun`` while it comes, which
@@ -86,7 +81,7 @@ class PendingResponse:
         return self._message
 
     def resolve(
-        self, message: Message | None, payload: memoryview, file: MappedFile | None = None
+        self, message: Message | None, payload: memoryview, file: PassedFile | None = None
     ) -> None:
         self._message = message
         self.payload = payload
@@ -99,10 +94,16 @@ class PendingResponse:
 
 
 class BrokerConnection:
-    """A connection over ``transport``. Not thread-safe: one user at a time (see ``pool``)."""
+    """A connection over ``transport``. One user at a time (see ``pool``), whose wait another thread
+    can end by ``interrupt``; the rest is not thread-safe."""
 
     def __init__(
-        self, transport: Transport, address: BrokerAddress, *, max_response_bytes: int
+        self,
+        transport: Transport,
+        address: BrokerAddress,
+        *,
+        max_response_bytes: int,
+        allocate: Allocate = new_buffer,
     ) -> None:
         self.address = address
         self.max_request_bytes: int | None = None  # what the broker accepts; None: not yet known
@@ -111,8 +112,8 @@ class BrokerConnection:
         self._transport = transport
         # The header of a response can be large too: metadata takes 110 bytes a partition.
         limits = FrameLimits(max_response_bytes, max_header_bytes=max_response_bytes // 8)
-        self._reader = FrameReader(limits, allocate=_arrow_memory)
-        self._file: MappedFile | None = None  # came with the frame that is being received
+        self._reader = FrameReader(limits, allocate=allocate)
+        self._file: PassedFile | None = None  # came with the frame that is being received
         self.takes_files = transport.takes_files
         self._correlation = 0
         self._out: deque[memoryview] = deque()
@@ -120,6 +121,8 @@ class BrokerConnection:
         self._written_total = 0
         self._awaited: deque[PendingResponse] = deque()
         self._unanswered: deque[tuple[int, PendingResponse]] = deque()
+        self._interruption: LogbusError | None = None
+        self._ending = threading.Lock()  # a socket is not closed while it is being shut down
         self._poll = select.poll()
         self._poll.register(self)
         follow_forks(self)
@@ -230,6 +233,9 @@ class BrokerConnection:
 
     def _read_some(self, until: PendingResponse | None) -> None:
         while self.failure is None and not (until is not None and until.done):
+            if self._interruption is not None:
+                self.close()
+                return
             try:
                 received = self._receive(self._reader.buffer())
             except BlockingIOError:
@@ -307,12 +313,14 @@ class BrokerConnection:
         """Close the transport; all that is under way fails with ``reason``."""
         if self.failure is not None:
             return
+        reason = self._interruption or reason
         if reason is None:
             closed = f"The connection to {self.address} was closed by this client."
             self.failure = BrokerUnavailableError(closed)
         else:
             self.failure = reason.again()
-        self._transport.close()
+        with self._ending:
+            self._transport.close()
         self._file = None
         self._out.clear()
         for pending in self._awaited:
@@ -322,8 +330,17 @@ class BrokerConnection:
         self._awaited.clear()
         self._unanswered.clear()
 
+    def interrupt(self, reason: LogbusError) -> None:
+        """End the connection for its user, whose request that is under way, or else the next one,
+        fails with ``reason``; the user still closes it. Thread-safe."""
+        with self._ending:
+            if self.failure is None:
+                self._interruption = reason.again()
+                self._transport.shut_down()
+
     def after_fork(self) -> None:
         """Give the connection up in the child, which would take away its parent's answers."""
+        self._ending = threading.Lock()
         self.close(
             BrokerUnavailableError(
                 f"The connection to {self.address} belongs to the process from which this one was "

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_logbus.client.transport.connection import BrokerConnection
-from spark_logbus.client.transport.poller import Poller
-from spark_logbus.client.transport.transport import SocketTransport
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import Api, AppendRequest
+from spark_logbus.wire.connection import BrokerConnection
+from spark_logbus.wire.poller import Poller
+from spark_logbus.wire.transport import SocketTransport
 
 LONG_S = 60.0
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from spark_logbus.client.transport.connection import BrokerConnection
-from spark_logbus.client.transport.transport import SocketTransport
 from spark_logbus.clock import SystemClock
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import (
@@ -17,6 +15,8 @@ from spark_logbus.protocol import (
     frame_head,
 )
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.connection import BrokerConnection
+from spark_logbus.wire.transport import SocketTransport
 from tests.servers.wire import frames
 
 HERE = BrokerAddress(1, "h", 1)

@@ -7,8 +7,8 @@ import selectors
 import socket
 from typing import Generic, TypeVar
 
-from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.forks import follow_forks
+from spark_logbus.wire.connection import BrokerConnection
 
 T = TypeVar("T")
 

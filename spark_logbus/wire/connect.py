@@ -7,9 +7,6 @@ import socket
 import sys
 from typing import Final
 
-from spark_logbus.client.config import ClientConfig
-from spark_logbus.client.transport.connection import BrokerConnection
-from spark_logbus.client.transport.transport import SocketTransport
 from spark_logbus.errors import (
     BrokerUnavailableError,
     LimitExceededError,
@@ -19,6 +16,10 @@ from spark_logbus.errors import (
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import PROTOCOL_VERSION, Api, HandshakeRequest, HandshakeResponse
 from spark_logbus.retry import Deadline
+from spark_logbus.wire.buffers import Allocate, new_buffer
+from spark_logbus.wire.config import ConnectionConfig
+from spark_logbus.wire.connection import BrokerConnection
+from spark_logbus.wire.transport import SocketTransport
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +28,15 @@ _LOCAL_BUFFER_BYTES: Final = 4 << 20  # cut by the kernel to net.core.wmem_max
 _SOFTWARE: Final = "logbus-python"
 
 
-def connect(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
-    """A connection that has shaken hands with the broker ``address`` names.
+def connect(
+    address: BrokerAddress,
+    config: ConnectionConfig,
+    deadline: Deadline,
+    *,
+    allocate: Allocate = new_buffer,
+) -> BrokerConnection:
+    """A connection that has shaken hands with the broker ``address`` names. Payloads are received
+    into what ``allocate`` gives.
 
     A broker on this machine that does not let it in over its UNIX socket may have room for it over
     TCP, where connections are counted apart.
@@ -41,17 +49,23 @@ def connect(address: BrokerAddress, config: ClientConfig, deadline: Deadline) ->
     local = _connect_locally(address) if config.local_sockets else None
     if local is not None:
         try:
-            return _greeted(local, address, config, deadline)
+            return _greeted(local, address, config, deadline, allocate)
         except (LimitExceededError, BrokerUnavailableError) as error:
             logger.debug("%s is asked over TCP, as its UNIX socket did not do: %s", address, error)
-    return _greeted(_connect(address, deadline), address, config, deadline)
+    return _greeted(_connect(address, deadline), address, config, deadline, allocate)
 
 
 def _greeted(
-    sock: socket.socket, address: BrokerAddress, config: ClientConfig, deadline: Deadline
+    sock: socket.socket,
+    address: BrokerAddress,
+    config: ConnectionConfig,
+    deadline: Deadline,
+    allocate: Allocate,
 ) -> BrokerConnection:
     transport = SocketTransport(sock)
-    connection = BrokerConnection(transport, address, max_response_bytes=config.max_response_bytes)
+    connection = BrokerConnection(
+        transport, address, max_response_bytes=config.max_response_bytes, allocate=allocate
+    )
     try:
         _shake_hands(connection, config, deadline)
     except LogbusError as error:
@@ -93,7 +107,9 @@ def _connect(address: BrokerAddress, deadline: Deadline) -> socket.socket:
     return sock
 
 
-def _shake_hands(connection: BrokerConnection, config: ClientConfig, deadline: Deadline) -> None:
+def _shake_hands(
+    connection: BrokerConnection, config: ConnectionConfig, deadline: Deadline
+) -> None:
     request = HandshakeRequest(client_id=config.client_id, software=_SOFTWARE)
     answer = connection.send(Api.HANDSHAKE, request).result(HandshakeResponse, deadline)
     address = connection.address

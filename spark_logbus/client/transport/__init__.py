@@ -1,1 +1,0 @@
-"""Connections to brokers, a pool and a poller of them, and the transports below."""

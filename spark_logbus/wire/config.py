@@ -1,0 +1,21 @@
+"""Settings of connections to brokers; whoever opens them has checked the values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionConfig:
+    """Settings with which ``connect`` and ``ConnectionPool`` open connections."""
+
+    #: Names this end in the brokers' logs.
+    client_id: str
+    #: Bound on connecting and shaking hands with one broker.
+    connect_timeout_ms: int = 5_000
+    #: A larger response frame is refused unread.
+    max_response_bytes: int = 256 << 20
+    #: Use a broker's UNIX socket when it is on this machine.
+    local_sockets: bool = True
+    #: Connections kept open per broker between requests, by a pool.
+    idle_connections: int = 4
