@@ -126,6 +126,8 @@ class Replicas:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        #: Stands for the time since this broker has its id; None while another one has it.
+        self.term: object | None = object()
         self._replicas: dict[TopicPartition, Replica] = {}
 
     def get(self, topic_partition: TopicPartition) -> Replica:
@@ -175,9 +177,14 @@ class Replicas:
                     error=error if state is _REFUSED else None,
                 )
 
+    def begin_term(self) -> None:
+        """Notes that this broker has its id again."""
+        self.term = object()
+
     def resign(self) -> list[TopicPartition]:
-        """Leads nothing any more; returns what was led."""
+        """Leads nothing any more, as the id is another broker's; returns what was led."""
         with self.lock:
+            self.term = None
             led = list(self.in_state(_LEADING))
             for topic_partition in self._replicas.copy():
                 self.change(topic_partition, _RESIGN)

@@ -1,0 +1,228 @@
+"""Takes the lead of partitions: in ZooKeeper first, then here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_logbus.broker.decided_shares import PartitionShare
+from spark_logbus.broker.replica.assignments import Assigned
+from spark_logbus.broker.replica.removal import fields_about
+from spark_logbus.broker.replica.states import LeaderPartition, ReplicaEvent, Replicas
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
+from spark_logbus.coordination.cluster.topic_records import LeadershipClaim, TopicRecord
+from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.errors import LogbusError, PartitionOfflineError, UnknownTopicError
+from spark_logbus.log import LogDirectory, PartitionLog, WantedLog
+from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import CorruptNodeError
+
+logger = logging.getLogger(__name__)
+
+
+class Leadership:
+    """Leads partitions, or refuses to. ``take`` is for one thread, ``check_epochs`` for another.
+
+    ``partition_changed`` is called when a partition has new records, or is not served here.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        logs: LogDirectory,
+        states: PartitionStates,
+        replicas: Replicas,
+        partition_changed: Callable[[TopicPartition], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._states = states
+        self._replicas = replicas
+        self._notify = partition_changed
+
+    def check_epochs(self) -> bool:
+        """Leads those partitions anew that another broker has led since, which had the id for a
+        while and is gone. Returns True if one is not led any more, and is to be taken again.
+        Raises CoordinationError."""
+        overtaken = False
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for topic_partition in self._replicas.leading():
+            by_topic.setdefault(topic_partition.topic, []).append(topic_partition)
+        for topic, topic_partitions in by_topic.items():
+            try:
+                states = self._states.states(topic)
+                for topic_partition in topic_partitions:
+                    state = states.get(topic_partition.partition)
+                    if state is not None:
+                        overtaken |= self._check_epoch(topic_partition, state)
+            except (CorruptNodeError, UnknownTopicError) as error:
+                logger.debug("The epochs of %s are left as they are: %s", topic, error)
+        return overtaken
+
+    def _check_epoch(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
+        led, newest = self._replicas.leader(topic_partition), state.leader_epoch
+        if led is None or led.leader_epoch == newest:
+            return False
+        if led.log.flushed_end < (state.end or 0):
+            # The other broker's log has come further: this one is opened anew, and refused.
+            self._change_led(topic_partition, led, ReplicaEvent.OVERTAKE)
+            return True
+        epoch = self._states.lead(
+            topic_partition,
+            broker_id=self._broker_id,
+            topic_id=led.log.topic_id,
+            end=led.log.flushed_end,
+        ).leader_epoch
+        again = LeaderPartition(led.log, epoch)
+        self._change_led(topic_partition, led, ReplicaEvent.LEAD, again)
+        logger.warning(
+            "%s was led by another broker meanwhile, in epoch %d; leading it in epoch %d.",
+            topic_partition, newest, epoch, extra=fields_about(topic_partition),
+        )  # fmt: skip
+        return False
+
+    def _change_led(
+        self,
+        topic_partition: TopicPartition,
+        led: LeaderPartition,
+        event: ReplicaEvent,
+        again: LeaderPartition | None = None,
+    ) -> None:
+        """Changes a partition if it is still led as ``led``."""
+        with self._replicas.lock:
+            if self._replicas.leader(topic_partition) is led:
+                self._replicas.change(topic_partition, event, leader=again)
+
+    def take(
+        self,
+        assigned: Sequence[Assigned],
+        decided: Mapping[TopicPartition, Sequence[PartitionShare]],
+        term: object,
+    ) -> bool:
+        """Leads the partitions, all together; returns False when that failed for one, or this
+        broker has resigned since the ``term`` began. ``decided`` are the shares of atomic writes
+        that are not known to be published. Raises CoordinationError."""
+        done = True
+        logs: dict[TopicPartition, PartitionLog] = {}
+        for each, log in zip(assigned, self._logs_of(assigned), strict=True):
+            if isinstance(log, LogbusError):
+                done = self._is_settled(each, log) and done
+                continue
+            led = self._replicas.leader(each.topic_partition)
+            if led is not None and led.log is log:
+                continue
+            for decision in decided.get(each.topic_partition, ()):
+                if decision.topic_id == each.record.topic_id:
+                    log.publishing.expect(decision)
+            logs[each.topic_partition] = log
+        if not logs:
+            return done
+        states = self._states.lead_all(
+            [LeadershipClaim(where, log.topic_id, log.flushed_end) for where, log in logs.items()],
+            broker_id=self._broker_id,
+        )
+        for each in assigned:
+            state = states.get(each.topic_partition)
+            if isinstance(state, LogbusError):
+                done = self._is_settled(each, state) and done
+            elif state is not None:
+                led = LeaderPartition(logs[each.topic_partition], state.leader_epoch)
+                done = self._serve(each.topic_partition, led, term) and done
+        return done
+
+    def _is_settled(self, assigned: Assigned, error: LogbusError) -> bool:
+        """Tells why a partition is not led; returns False when it is to be tried again. Raises
+        CoordinationError."""
+        topic_partition = assigned.topic_partition
+        if isinstance(error, CorruptNodeError):  # reported by who met it
+            logger.debug("Not leading %s: %s", topic_partition, error)
+        elif isinstance(error, UnknownTopicError):
+            logger.info("Not taking %s, it was deleted just now: %s", topic_partition, error)
+            return True
+        elif isinstance(error, PartitionOfflineError):
+            self._refuse(topic_partition, assigned.record, error)
+        else:
+            logger.error(
+                "Cannot serve %s: %s", topic_partition, error, extra=fields_about(topic_partition)
+            )
+        return False
+
+    def _serve(self, topic_partition: TopicPartition, led: LeaderPartition, term: object) -> bool:
+        with self._replicas.lock:
+            if self._replicas.term is not term:
+                return False  # another broker may have led since, in a later epoch
+            before = self._replicas.get(topic_partition).leader
+            if before is None or before.log is not led.log:
+                led.log.add_listener(lambda: self._notify(topic_partition))
+            # Last: who finds it may append, and wait for records.
+            self._replicas.change(
+                topic_partition, ReplicaEvent.LEAD, topic_id=led.log.topic_id, leader=led
+            )
+        logger.info(
+            "Leading %s in epoch %d.",
+            topic_partition, led.leader_epoch, extra=fields_about(topic_partition),
+        )  # fmt: skip
+        return True
+
+    def _logs_of(self, assigned: Sequence[Assigned]) -> list[PartitionLog | LogbusError]:
+        """Returns the partitions' logs; one that was refused and given up goes on, or a new one."""
+        found = self._logs.ensure_all(
+            [
+                WantedLog(
+                    each.topic_partition,
+                    each.record.topic_id,
+                    each.record.config,
+                    each.state.end or 0 if isinstance(each.state, PartitionState) else None,
+                )
+                for each in assigned
+                if not isinstance(each.state, CorruptNodeError)
+            ]
+        )
+        return [self._log_or_error(each, found) for each in assigned]
+
+    def _log_or_error(
+        self, assigned: Assigned, found: Mapping[TopicPartition, PartitionLog | LogbusError]
+    ) -> PartitionLog | LogbusError:
+        state = assigned.state
+        if isinstance(state, CorruptNodeError):
+            return state
+        log = found[assigned.topic_partition]
+        if not isinstance(log, PartitionOfflineError) or state is None or state.go_on_at is None:
+            return log
+        try:
+            return self._logs.go_on(
+                assigned.topic_partition,
+                topic_id=assigned.record.topic_id,
+                config=assigned.record.config,
+                base_offset=max(state.go_on_at, state.end or 0),
+                keep=state.keep,
+            )
+        except LogbusError as error:
+            return error
+
+    def _refuse(
+        self, topic_partition: TopicPartition, record: TopicRecord, error: PartitionOfflineError
+    ) -> None:
+        """Reports once, in the log and in ZooKeeper, that the partition is not served."""
+        known = self._replicas.get(topic_partition)
+        if known.error is not None and (known.topic_id, known.error.message) == (
+            record.topic_id, error.message,
+        ):  # fmt: skip
+            return
+        try:
+            self._states.refuse(
+                topic_partition,
+                broker_id=self._broker_id,
+                topic_id=record.topic_id,
+                why=error.message,
+                end=self._logs.known_end(topic_partition, topic_id=record.topic_id),
+                kept_end=self._logs.kept_end(topic_partition, topic_id=record.topic_id),
+            )
+        except UnknownTopicError:
+            return  # deleted just now; the news of it is under way
+        self._replicas.change(
+            topic_partition, ReplicaEvent.REFUSE, topic_id=record.topic_id, error=error.again()
+        )
+        self._notify(topic_partition)
+        logger.error("%s", error, extra=fields_about(topic_partition))
