@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
@@ -12,17 +14,23 @@ from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import LogbusError
-from spark_logbus.model import BrokerAddress
+from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Backoff
 from spark_logbus.threads import Periodic
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 
 logger = logging.getLogger(__name__)
 
-_REFRESH_S = 5.0
-# A topic has no leaders at first, so one that is new is read again soon; one whose broker is away
-# would be so for long, so soon becomes later.
-_INCOMPLETE = Backoff(first_ms=100, max_ms=5_000)
+# Brokers of an earlier release give no notice of what they lead.
+_ALL_AGAIN_S = 60.0
+# For them, too: a topic has no leaders at first, so one that is new is read again soon; one whose
+# broker is away would be so for long, so soon becomes later.
+_INCOMPLETE = Backoff(first_ms=100, max_ms=30_000)
+# Between two reads of leaders, so that changes one after the other come as one.
+_LEAST_PAUSE_S = 0.02
+_RETRY_S = 1.0
+_UNREAD = "The leaders could not be read from ZooKeeper."
+_LAST_KNOWN = "The leader that was last known of its partition counts."
 UNKNOWN_EPOCH = -1
 
 
@@ -41,13 +49,33 @@ class TopicsImage(NamedTuple):
         ]
 
 
+class _TopicStates(NamedTuple):
+    """The known states of one topic's partitions."""
+
+    topic_id: str
+    partitions: Mapping[int, PartitionState]
+
+    def with_those(
+        self, read: Mapping[int, PartitionState | CorruptNodeError | None]
+    ) -> _TopicStates:
+        """Returns these states with those that were ``read``; what cannot be read stays."""
+        partitions = dict(self.partitions)
+        for partition, state in read.items():
+            if state is None:
+                partitions.pop(partition, None)
+            elif not isinstance(state, CorruptNodeError):
+                partitions[partition] = state
+        return _TopicStates(self.topic_id, partitions)
+
+
 class MetadataCache:
     """Brokers, topics and leaders, in memory. Thread-safe.
 
-    Brokers and topics are watched, leaders are read after each change and every few seconds; in
-    between only those that are not known yet, as of a new topic.
-    ``topics_changed`` is called with each new image of the topics: by ``start``, then on the
-    session's worker; it must not block.
+    Brokers and topics are watched. So are leaders: ``StateWatch`` tells which topics have others,
+    and those are read, many topics at once, and no more often than the reads take time. What gives
+    no notice is found later: partitions without a leader are looked at again, and all of them now
+    and then. ``topics_changed`` is called with each new image of the topics: by ``start``, then on
+    the session's worker; it must not block.
 
     Reads go on while ZooKeeper is away. They may be a moment old; ``look_up`` and
     ``look_up_brokers`` ask ZooKeeper.
@@ -69,20 +97,23 @@ class MetadataCache:
         self._notify = topics_changed
         self._brokers: list[BrokerAddress] = []
         self._topics: Mapping[str, TopicRecord] = {}
-        self._states: dict[str, tuple[str, dict[int, PartitionState]]] = {}
-        self._changed = False  # since the leaders were read
-        self._tries = 0  # since the last change, as long as leaders are missing
-        self._read_at, self._anew = 0.0, True
+        self._states: dict[str, _TopicStates] = {}  # replaced as a whole
+        self._lock = threading.Lock()
+        self._changed: set[str] = set()  # topics whose leaders are to be read; under _lock
+        self._topics_are_new = False
+        self._tries = 0  # to find missing leaders, since a topic came or changed
+        self._missing_due_at = self._all_read_at = -math.inf
         self._thread = Periodic(
             "metadata-cache",
-            self._refresh_leaders,
-            pause_s=_REFRESH_S,
-            failure="The leaders could not be read from ZooKeeper.",
+            self._read_leaders,
+            pause_s=_ALL_AGAIN_S,
+            failure=_UNREAD,
         )
 
     def start(self) -> None:
         """Read brokers and topics, and watch them from then on. Raises CoordinationError."""
         self._broker_registry.watch(self._brokers_changed)
+        self._state_watch = self._partition_states.watch(self._states_changed)
         self._topic_registry.watch(self._topics_changed)
         self._thread.start()
 
@@ -111,60 +142,94 @@ class MetadataCache:
 
     def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
         """(broker id, leader epoch) of a partition; the assigned broker until one has led."""
-        topic_id, states = self._states.get(record.name, ("", {}))
-        state = states.get(partition)
-        if topic_id != record.topic_id or state is None:
+        state = self.state(record, partition)
+        if state is None:
             return record.partitions[partition][0], UNKNOWN_EPOCH
         return state.leader, state.leader_epoch
 
+    def state(self, record: TopicRecord, partition: int) -> PartitionState | None:
+        """The state of a partition of that very topic; None until a broker has led it."""
+        known = self._states.get(record.name)
+        if known is None or known.topic_id != record.topic_id:
+            return None
+        return known.partitions.get(partition)
+
     def _brokers_changed(self, brokers: list[BrokerAddress]) -> None:
         self._brokers = brokers
-        self._refresh_soon()
 
     def _topics_changed(self, topics: dict[str, TopicRecord]) -> None:
         self._topics = topics
-        self._refresh_soon()
+        self._state_watch.follow(topics)
+        self._topics_are_new = True
+        self._thread.wake()
         self._notify(TopicsImage(topics, self._session.session_id))
 
-    def _refresh_soon(self) -> None:
-        self._changed = True
+    def _states_changed(self, names: set[str]) -> None:
+        with self._lock:
+            self._changed |= names
         self._thread.wake()
 
-    def _refresh_leaders(self) -> float:
-        """Read the leaders after every change, and now and then: they have no watch."""
-        if self._changed:
-            self._changed = False  # before the topics are looked at
-            self._tries, self._anew = 1, True
-        if self._session.state is SessionState.CONNECTED:
-            now = self._session.clock.monotonic()
-            anew = self._anew or now - self._read_at >= _REFRESH_S
-            try:
-                self._states = {
-                    record.name: self._states_of(record, anew=anew)
-                    for record in self._topics.values()
-                }
-                if anew:
-                    self._read_at, self._anew = now, False
-            except LogbusError as error:
-                logger.warning("The leaders could not be read from ZooKeeper: %s", error)
-            except Exception:  # looked for again as after any failure
-                logger.exception("The leaders could not be read from ZooKeeper.")
-            self._tries = 0 if self._is_complete() else self._tries + 1
-        return _INCOMPLETE.pause_s(self._tries) if self._tries else _REFRESH_S
-
-    def _states_of(
-        self, record: TopicRecord, *, anew: bool
-    ) -> tuple[str, dict[int, PartitionState]]:
-        topic_id, before = self._states.get(record.name, (record.topic_id, {}))
-        known = {} if anew or topic_id != record.topic_id else before
-        if known and len(known) == len(record.partitions):
-            return record.topic_id, known
+    def _read_leaders(self) -> float:
+        """Read the leaders that may be others now, those that are missing, or all of them."""
+        if self._session.state is not SessionState.CONNECTED:
+            return _RETRY_S  # or sooner: all topics count as changed when it is back
+        began = self._session.clock.monotonic()
+        if self._topics_are_new:
+            self._topics_are_new = False  # before the topics are looked at
+            self._tries, self._missing_due_at = 0, began
+        everything = began - self._all_read_at >= _ALL_AGAIN_S
+        looks = began >= self._missing_due_at
+        with self._lock:
+            changed, self._changed = self._changed, set()
         try:
-            found = self._partition_states.states(record.name, besides=known)
-        except CorruptNodeError:  # was reported; what was known before is as good as anything
-            return topic_id, before
-        return record.topic_id, {**known, **found}
+            topics = self._topics
+            anew = topics.keys() if everything else changed
+            self._states = self._states_now(topics, anew, look_for_missing=looks)
+        except Exception as error:
+            with self._lock:
+                self._changed |= changed
+            if isinstance(error, LogbusError):
+                logger.warning("%s %s", _UNREAD, error)
+            else:
+                logger.exception(_UNREAD)
+            return _RETRY_S
+        if everything:
+            self._all_read_at = began
+        if looks:
+            self._tries += 1
+            self._missing_due_at = began + _INCOMPLETE.pause_s(self._tries)
+        now = self._session.clock.monotonic()
+        self._thread.stopping.wait(max(_LEAST_PAUSE_S, now - began))
+        due_at = self._all_read_at + _ALL_AGAIN_S
+        if not self._is_complete():
+            due_at = min(due_at, self._missing_due_at)
+        return max(0.0, due_at - now)
+
+    def _states_now(
+        self, topics: Mapping[str, TopicRecord], anew: Collection[str], *, look_for_missing: bool
+    ) -> dict[str, _TopicStates]:
+        known = {
+            name: states
+            if (states := self._states.get(name)) and states.topic_id == record.topic_id
+            else _TopicStates(record.topic_id, {})
+            for name, record in topics.items()
+        }
+        wanted = [
+            TopicPartition(name, partition)
+            for name, record in topics.items()
+            if look_for_missing or name in anew
+            for partition in record.partitions
+            if name in anew or partition not in known[name].partitions
+        ]
+        found: dict[str, dict[int, PartitionState | CorruptNodeError | None]] = {}
+        for where, state in self._partition_states.states_of(wanted, instead=_LAST_KNOWN).items():
+            found.setdefault(where.topic, {})[where.partition] = state
+        return {**known, **{name: known[name].with_those(read) for name, read in found.items()}}
 
     def _is_complete(self) -> bool:
-        topics = self._topics.values()
-        return all(len(self._states.get(t.name, ("", {}))[1]) == len(t.partitions) for t in topics)
+        states = self._states
+        return all(
+            (known := states.get(name)) is not None
+            and len(known.partitions) == len(record.partitions)
+            for name, record in self._topics.items()
+        )

@@ -140,13 +140,30 @@ class Nodes:
         watch: Watch | None = None,
         deadline: Deadline | None = None,
     ) -> dict[str, list[str] | None]:
-        found = self._read_many(
+        found: dict[str, list[str] | None] = {}
+        for path, names in self.children_of(paths, watch=watch, deadline=deadline).items():
+            if isinstance(names, CorruptNodeError):
+                raise names
+            found[path] = names
+        return found
+
+    def children_of(
+        self,
+        paths: Iterable[str],
+        *,
+        watch: Watch | None = None,
+        deadline: Deadline | None = None,
+    ) -> dict[str, list[str] | CorruptNodeError | None]:
+        """Names below each node in order, an error in the place of those that may not be listed."""
+        found: dict[str, list[str] | CorruptNodeError | None] = {}
+        for path, names in self._read_many(
             paths, lambda client, path: client.get_children_async(path, watch), deadline
-        )
-        for path, names in found.items():
+        ).items():
             if isinstance(names, NoAuthError):
-                raise _not_ours(path)
-        return {path: None if names is None else sorted(names) for path, names in found.items()}
+                found[path] = _not_ours(path)
+            else:
+                found[path] = None if names is None else sorted(names)
+        return found
 
     def sync(self, *, deadline: Deadline | None = None) -> None:
         """Make the next reads see every write that ended before now, by whomever."""

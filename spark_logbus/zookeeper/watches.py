@@ -96,6 +96,10 @@ class WatchedRefresh:
         """Refresh soon: something has changed that is not watched by it."""
         self._invalidate(Change(everything=True))
 
+    def stale(self, paths: Iterable[str]) -> None:
+        """Refresh these soon: nobody has read them yet."""
+        self._invalidate(Change(paths=frozenset(paths)))
+
     def look_again(self, paths: Iterable[str]) -> None:
         """Refresh these after a while: they could not be watched."""
         with self._lock:

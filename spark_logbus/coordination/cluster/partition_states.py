@@ -3,16 +3,21 @@
 The state of a partition is a node below its topic, made when a broker first leads or refuses it. It
 is written on the condition that it and the topic are as they were read. So two brokers never get
 the same leader epoch, and a deleted topic gets no leader.
+
+ZooKeeper has no watch on all nodes below one. So a transaction that changes states, but for how far
+logs have come, also sets the empty data of their parent, on no condition: a broker watches one node
+a topic (see ``state_watch``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from spark_logbus.coordination import paths
+from spark_logbus.coordination.cluster.state_watch import StateWatch
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     Reached,
@@ -30,6 +35,7 @@ from spark_logbus.zookeeper.unreadable import CorruptNodeError
 
 # Partitions that one transaction makes led: with the longest names they take half of what it holds.
 MAX_CLAIMS: Final = 250
+_NOT_LED: Final = "Its partition is not led."
 _LISTED_FROM: Final = 8  # partitions of a topic, to list what nodes it has before they are read
 
 LeadResult = PartitionState | UnknownTopicError | CorruptNodeError
@@ -42,10 +48,10 @@ class PartitionStates:
         self._nodes = Nodes(session)
         self._unreadable = session.unreadable
 
-    def states(self, name: str, *, besides: Collection[int] = ()) -> dict[int, PartitionState]:
-        """Returns the states of the topic's partitions that were led at least once, but for
-        ``besides``; none for an unknown topic. A state whose node is not in order is reported and
-        left out. Raises CorruptNodeError when the topic's own node is not in order."""
+    def states(self, name: str) -> dict[int, PartitionState]:
+        """Returns the states of the topic's partitions that were led at least once; none for an
+        unknown topic. A state whose node is not in order is reported and left out. Raises
+        CorruptNodeError when the topic's own node is not in order."""
         topic = self._nodes.get(paths.topic(name))
         if topic is None or decode_topic(name, topic) is None:
             return {}
@@ -59,7 +65,7 @@ class PartitionStates:
         by_path = {
             paths.partition_state(TopicPartition(name, number)): number
             for number in numbers
-            if number is not None and number not in besides
+            if number is not None
         }
         nodes = self._nodes.get_many(by_path)
         found = {}
@@ -75,10 +81,11 @@ class PartitionStates:
         return found
 
     def states_of(
-        self, topic_partitions: Iterable[TopicPartition]
+        self, topic_partitions: Iterable[TopicPartition], *, instead: str = _NOT_LED
     ) -> dict[TopicPartition, PartitionState | CorruptNodeError | None]:
         """The state of each partition: None of one that was never led, an error in the place of
-        one that cannot be read. Few round trips, however many there are."""
+        one that cannot be read, which is reported with what is done ``instead``. Few round trips,
+        however many there are."""
         by_path = {
             paths.partition_state(topic_partition): topic_partition
             for topic_partition in topic_partitions
@@ -88,10 +95,18 @@ class PartitionStates:
             by_path.values(), self._nodes.session.deadline()
         ).items():
             try:
-                found[by_path[path]] = None if node is None else self._decode_state(node, path)
+                state = None if node is None else self._decode_state(node, path, instead=instead)
+                found[by_path[path]] = state
             except CorruptNodeError as error:
                 found[by_path[path]] = error
         return found
+
+    def watch(self, changed: Callable[[set[str]], None]) -> StateWatch:
+        """Call ``changed`` with names of topics whose states may be others now, of the topics that
+        ``StateWatch.follow`` is told."""
+        watch = StateWatch(self._nodes, changed)
+        watch.start()
+        return watch
 
     def lead(
         self,
@@ -280,7 +295,7 @@ class PartitionStates:
     ) -> None:
         """Put ``states`` in the place of the ``nodes`` that were read, if their topics are as they
         were read too, with what is missing above them: of partitions that are new, or of a topic
-        whose node was put back by hand."""
+        whose node was put back by hand. Who watches the topics' states is told."""
         writes: list[Operation] = []
         made: list[TopicPartition] = []
         for topic_partition, state in states.items():
@@ -291,15 +306,20 @@ class PartitionStates:
                 writes.append(Create(path, encode(state)))
             else:
                 writes.append(SetData(path, encode(state), node.version))
-        above = dict.fromkeys(paths.partitions(each.topic) for each in made)
-        unlisted = self._unlisted(made, deadline)
-        asked = [*above, *(paths.partition(each) for each in made if each not in unlisted)]
-        there = self._nodes.get_many(asked, deadline=deadline) if asked else {}
-        absent = [path for path, node in there.items() if node is None]
-        missing = [Create(path) for path in (*absent, *map(paths.partition, unlisted))]
         names = dict.fromkeys(each.topic for each in states)
         checks = [Check(paths.topic(name), topics[name].alive()[0].version) for name in names]
-        self._nodes.transact(description, [*checks, *missing, *writes], deadline=deadline)
+        above = [paths.partitions(name) for name in names]
+        unlisted = self._unlisted(made, deadline)
+        asked = [*above, *(paths.partition(each) for each in made if each not in unlisted)]
+        there = self._nodes.get_many(asked, deadline=deadline)
+        absent = [path for path, node in there.items() if node is None]
+        missing = [Create(path) for path in (*absent, *map(paths.partition, unlisted))]
+        notices = [
+            SetData(path, b"")
+            for path in above
+            if (parent := there[path]) is not None and not parent.refused  # or nobody watches it
+        ]
+        self._nodes.transact(description, [*checks, *missing, *writes, *notices], deadline=deadline)
 
     def _state_nodes(
         self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
@@ -321,25 +341,26 @@ class PartitionStates:
         by_topic: dict[str, list[TopicPartition]] = {}
         for each in topic_partitions:
             by_topic.setdefault(each.topic, []).append(each)
+        large = [topic for topic, wanted in by_topic.items() if len(wanted) >= _LISTED_FROM]
+        names = self._nodes.children_of(map(paths.partitions, large), deadline=deadline)
         unlisted: dict[TopicPartition, None] = {}
-        for topic, wanted in by_topic.items():
-            if len(wanted) < _LISTED_FROM:
-                continue
-            try:
-                names = self._nodes.children(paths.partitions(topic), deadline=deadline) or ()
-            except CorruptNodeError:
+        for topic in large:
+            children = names[paths.partitions(topic)]
+            if isinstance(children, CorruptNodeError):
                 continue  # what is below a node that may not be listed can be read all the same
-            listed = set(names)
+            listed = set(children or ())
             unlisted |= {
-                each: None for each in wanted if name_of(paths.partition(each)) not in listed
+                each: None
+                for each in by_topic[topic]
+                if name_of(paths.partition(each)) not in listed
             }
         return unlisted
 
-    def _decode_state(self, node: Node, path: str) -> PartitionState:
+    def _decode_state(self, node: Node, path: str, *, instead: str = _NOT_LED) -> PartitionState:
         try:
             now = decode(PartitionState, node.data, path=path)
         except CorruptNodeError as failure:
-            self._unreadable.met(path, failure, instead="Its partition is not led.")
+            self._unreadable.met(path, failure, instead=instead)
             raise
         self._unreadable.in_order(path)
         return now
