@@ -35,7 +35,7 @@ from spark_logbus.errors import (
     StagedDataLostError,
     WriteNotDecidedError,
 )
-from spark_logbus.log import LogDirectory
+from spark_logbus.log import LogDirectory, PartitionLog
 from spark_logbus.metrics import Counter
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.stage_id import StageIds, stage_id
@@ -209,6 +209,16 @@ class Publisher:
         with ThreadPoolExecutor(_COPIERS, thread_name_prefix="publisher-copy") as copiers:
             return list(copiers.map(partial(_attempt, append), shares))
 
+    def _logs_led(self) -> list[PartitionLog]:
+        """Returns the logs that are led here. What is staged in any other stays: its leader, or who
+        leads it next, knows what it is for."""
+        leader = self._replica_manager.find
+        return [
+            log
+            for log in self._logs.logs()
+            if (led := leader(log.topic_partition)) is not None and led.log is log
+        ]
+
     def _require_lease(self) -> None:
         if not self._lease.current():
             raise self._lease.refusal or BrokerUnavailableError(
@@ -226,7 +236,7 @@ class Publisher:
         producer_id = None if attempt is None else stage_id(write, attempt)
         if producer_id is None:
             self._logs.closed_writes.add(write)
-        logs = [log for log in self._logs.logs() if log.staging.holds(write, producer_id)]
+        logs = [log for log in self._logs_led() if log.staging.holds(write, producer_id)]
         if not logs:
             return
         self._require_lease()
@@ -271,7 +281,7 @@ class Publisher:
 
     def look(self) -> None:
         """One look at the list. Raises CoordinationError."""
-        logs = self._logs.logs()
+        logs = self._logs_led()
         now_us = self._logs.clock.time.now_us()
         promise: Promise | None = None
         if self._lease.current():  # else another broker may have the id, and its promises

@@ -12,7 +12,12 @@ from spark_logbus.broker.replica.states import LeaderPartition, ReplicaEvent, Re
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import LeadershipClaim, TopicRecord
 from spark_logbus.coordination.payloads import PartitionState
-from spark_logbus.errors import LogbusError, PartitionOfflineError, UnknownTopicError
+from spark_logbus.errors import (
+    LogbusError,
+    NotLeaderError,
+    PartitionOfflineError,
+    UnknownTopicError,
+)
 from spark_logbus.log import LogDirectory, PartitionLog, WantedLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError
@@ -219,8 +224,8 @@ class Leadership:
                 end=self._logs.known_end(topic_partition, topic_id=record.topic_id),
                 kept_end=self._logs.kept_end(topic_partition, topic_id=record.topic_id),
             )
-        except UnknownTopicError:
-            return  # deleted just now; the news of it is under way
+        except (UnknownTopicError, NotLeaderError):
+            return  # deleted or moved just now; the news of it is under way
         self._replicas.change(
             topic_partition, ReplicaEvent.REFUSE, topic_id=record.topic_id, error=error.again()
         )

@@ -6,6 +6,9 @@ what is not in the table cannot happen.
 A topic may be deleted and created anew under its name, while the disk does not let go of the log of
 the one before. So a partition can be led or refused although it was to be removed: the log of the
 topic before has been set aside by then.
+
+A partition that moves here is followed until it is led here; one that moved away is another
+broker's until nothing of it is left here.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from spark_logbus.model import TopicPartition
 
 
 class ReplicaState(enum.Enum):
-    """State of a partition on the broker that it is assigned to."""
+    """State of a partition on a broker that it is, was or will be assigned to."""
 
     #: The broker has not taken it yet, or nothing is left of it.
     ABSENT = "absent"
@@ -35,6 +38,10 @@ class ReplicaState(enum.Enum):
     HELD = "held"
     #: Its topic was deleted, and its log is to go as soon as the disk lets it.
     REMOVING = "removing"
+    #: It moves here: its log is copied from its leader's, and not served.
+    FOLLOWING = "following"
+    #: It is another broker's: its log here, which is not served, is to be set aside or deleted.
+    MOVED = "moved"
 
 
 class ReplicaEvent(enum.Enum):
@@ -56,29 +63,45 @@ class ReplicaEvent(enum.Enum):
     REMOVE = "remove"
     #: The topic whose log was to be removed is in ZooKeeper again.
     RETURN = "return"
+    #: It is to move here, and its log is there to be copied into.
+    FOLLOW = "follow"
+    #: It is assigned to another broker: it has moved there, or does not move here any more.
+    HAND_OVER = "hand over"
 
 
-_ABSENT, _LEADING, _REFUSED, _HELD, _REMOVING = ReplicaState
-_LEAD, _REFUSE, _RESIGN, _OVERTAKE, _KEEP, _DELETE, _REMOVE, _RETURN = ReplicaEvent
+_ABSENT, _LEADING, _REFUSED, _HELD, _REMOVING, _FOLLOWING, _MOVED = ReplicaState
+(_LEAD, _REFUSE, _RESIGN, _OVERTAKE, _KEEP, _DELETE, _REMOVE, _RETURN, _FOLLOW,
+ _HAND_OVER) = ReplicaEvent  # fmt: skip
 
 # Where a log is to be removed, one that is to be kept is of a later topic, and not there yet.
 TRANSITIONS: Final[Mapping[ReplicaState, Mapping[ReplicaEvent, ReplicaState]]] = {
     _ABSENT: {
         _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _ABSENT, _KEEP: _HELD, _DELETE: _REMOVING,
+        _FOLLOW: _FOLLOWING, _HAND_OVER: _MOVED,
     },
     _LEADING: {
         _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _HELD, _KEEP: _HELD, _DELETE: _REMOVING,
-        _OVERTAKE: _HELD,
+        _OVERTAKE: _HELD, _HAND_OVER: _MOVED,
     },
     _REFUSED: {
         _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _REFUSED, _KEEP: _HELD, _DELETE: _REMOVING,
+        _HAND_OVER: _MOVED,
     },
     _HELD: {
         _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _HELD, _KEEP: _HELD, _DELETE: _REMOVING,
+        _FOLLOW: _FOLLOWING, _HAND_OVER: _MOVED,
     },
     _REMOVING: {
         _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _REMOVING, _KEEP: _REMOVING,
-        _DELETE: _REMOVING, _REMOVE: _ABSENT, _RETURN: _ABSENT,
+        _DELETE: _REMOVING, _REMOVE: _ABSENT, _RETURN: _ABSENT, _FOLLOW: _FOLLOWING,
+    },
+    _FOLLOWING: {
+        _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _HELD, _KEEP: _HELD, _DELETE: _REMOVING,
+        _FOLLOW: _FOLLOWING, _HAND_OVER: _MOVED,
+    },
+    _MOVED: {
+        _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _MOVED, _KEEP: _HELD, _DELETE: _REMOVING,
+        _REMOVE: _ABSENT, _HAND_OVER: _MOVED,
     },
 }  # fmt: skip
 
@@ -105,8 +128,9 @@ class LeaderPartition:
 class Replica:
     """A partition in its state.
 
-    ``topic_id`` is of the topic that was refused, or is to be removed. ``leader`` is what is led,
-    or what was led last; ``error`` is the reason why a partition is refused.
+    ``topic_id`` is of the topic that was refused, is to be removed, or moves or has moved.
+    ``leader`` is what is led, or what was led last; ``error`` is the reason why a partition is
+    refused.
     """
 
     state: ReplicaState

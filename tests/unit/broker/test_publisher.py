@@ -16,6 +16,7 @@ import pytest
 
 from spark_logbus.broker.decided_shares import DecidedWrites, PartitionShare, decided_shares
 from spark_logbus.broker.publisher import Publisher
+from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.writes.decisions import (
@@ -264,6 +265,24 @@ def test_no_promise_outlives_what_was_prepared(world: World, tmp_path: Path, ful
     assert world.publisher.promises.current().token != promise
     _, outcomes = world.publisher.prepare([share_of(T0, 1), share_of(U0, 1)], anew=True)
     assert isinstance(outcomes[0], StagedDataLostError)
+
+
+def test_what_is_staged_where_another_broker_leads_is_nobodys_to_drop_here(world: World) -> None:
+    """The log of a partition that moves here has what its leader has, as long as that has it."""
+    log = world.logs.here.led[T0].log
+    for number in (1, 2):
+        world.stage(T0, number)
+    log.staging.decided[2] = DecidedShare(StageIds(2, [(1, 1)]), 2)
+    del world.logs.here.led[T0]
+    world.logs.clock.advance(2 * DAY)
+    world.look()
+    world.publisher.discard(1)
+    assert log.staging.totals.writes == 2
+    assert log.staging.decided.keys() == {2}
+    world.logs.here.led[T0] = LeaderPartition(log, 8)
+    world.look()
+    assert log.staging.totals.writes == 0
+    assert not log.staging.decided
 
 
 def test_a_promise_is_kept_while_nothing_of_it_expires(world: World) -> None:

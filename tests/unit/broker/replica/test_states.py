@@ -18,8 +18,9 @@ from spark_logbus.errors import LogMissingError
 from spark_logbus.log import PartitionLog
 from tests.fakes.broker_parts import T0, T1
 
-ABSENT, LEADING, REFUSED, HELD, REMOVING = ReplicaState
-LEAD, REFUSE, RESIGN, OVERTAKE, KEEP, DELETE, REMOVE, RETURN = ReplicaEvent
+ABSENT, LEADING, REFUSED, HELD, REMOVING, FOLLOWING, MOVED = ReplicaState
+(LEAD, REFUSE, RESIGN, OVERTAKE, KEEP, DELETE, REMOVE, RETURN, FOLLOW,
+ HAND_OVER) = ReplicaEvent  # fmt: skip
 
 LED = LeaderPartition(cast(PartitionLog, "a log"), leader_epoch=3)
 ERROR = LogMissingError("It is missing.")
@@ -31,16 +32,23 @@ PATHS = {
     REFUSED: [REFUSE],
     HELD: [LEAD, RESIGN],
     REMOVING: [LEAD, DELETE],
+    FOLLOWING: [FOLLOW],
+    MOVED: [LEAD, HAND_OVER],
 }
 #: The state that follows; None where the event cannot come.
-#: state:  LEAD     REFUSE   RESIGN    OVERTAKE  KEEP      DELETE    REMOVE  RETURN
+#: state:  LEAD     REFUSE   RESIGN    OVERTAKE  KEEP      DELETE    REMOVE  RETURN  FOLLOW
+#:         HAND_OVER
 TABLE = {
-    ABSENT: [LEADING, REFUSED, ABSENT, None, HELD, REMOVING, None, None],
-    LEADING: [LEADING, REFUSED, HELD, HELD, HELD, REMOVING, None, None],
-    REFUSED: [LEADING, REFUSED, REFUSED, None, HELD, REMOVING, None, None],
-    HELD: [LEADING, REFUSED, HELD, None, HELD, REMOVING, None, None],
-    REMOVING: [LEADING, REFUSED, REMOVING, None, REMOVING, REMOVING, ABSENT, ABSENT],
-}
+    ABSENT: [LEADING, REFUSED, ABSENT, None, HELD, REMOVING, None, None, FOLLOWING, MOVED],
+    LEADING: [LEADING, REFUSED, HELD, HELD, HELD, REMOVING, None, None, None, MOVED],
+    REFUSED: [LEADING, REFUSED, REFUSED, None, HELD, REMOVING, None, None, None, MOVED],
+    HELD: [LEADING, REFUSED, HELD, None, HELD, REMOVING, None, None, FOLLOWING, MOVED],
+    REMOVING: [
+        LEADING, REFUSED, REMOVING, None, REMOVING, REMOVING, ABSENT, ABSENT, FOLLOWING, None,
+    ],
+    FOLLOWING: [LEADING, REFUSED, HELD, None, HELD, REMOVING, None, None, FOLLOWING, MOVED],
+    MOVED: [LEADING, REFUSED, MOVED, None, HELD, REMOVING, ABSENT, None, None, MOVED],
+}  # fmt: skip
 
 
 def happen(replicas: Replicas, event: ReplicaEvent, *, topic_id: str | None = None) -> None:
@@ -83,7 +91,9 @@ def test_the_table_knows_every_state_and_uses_every_event() -> None:
     assert {event for row in TRANSITIONS.values() for event in row} == set(ReplicaEvent)
 
 
-@pytest.mark.parametrize("path", [[RESIGN], [OVERTAKE], [OVERTAKE, REFUSE], [KEEP]])
+@pytest.mark.parametrize(
+    "path", [[RESIGN], [OVERTAKE], [OVERTAKE, REFUSE], [KEEP], [HAND_OVER], [HAND_OVER, KEEP]]
+)
 def test_the_log_that_was_led_is_known_while_it_may_be_led_again(path: list[ReplicaEvent]) -> None:
     """The log would get its listener twice otherwise."""
     replicas = in_state(LEADING)
