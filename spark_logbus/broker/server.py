@@ -22,6 +22,7 @@ from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
 from spark_logbus.broker.handlers.handler import Handler
 from spark_logbus.broker.handlers.handshake import HandshakeHandler
 from spark_logbus.broker.handlers.metadata import MetadataHandler
+from spark_logbus.broker.handlers.moves import MoveHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
@@ -37,6 +38,7 @@ from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.lease import Lease
+from spark_logbus.coordination.cluster.moves import PartitionMoves
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.subjects import SubjectReader
@@ -135,7 +137,7 @@ class Broker:
             max_fetch_bytes=config.network.max_fetch_bytes,
             metrics=request_metrics,
         )
-        self._requests = self._make_dispatcher(topics, writers, request_metrics)
+        self._requests = self._make_dispatcher(topics, writers, brokers, request_metrics)
         self._identity = BrokerIdentity(
             config.id,
             registry=brokers,
@@ -158,7 +160,11 @@ class Broker:
         )
 
     def _make_dispatcher(
-        self, topics: TopicRegistry, writers: WriterRegistry, metrics: RequestMetrics
+        self,
+        topics: TopicRegistry,
+        writers: WriterRegistry,
+        brokers: BrokerRegistry,
+        metrics: RequestMetrics,
     ) -> RequestDispatcher:
         config, network = self.config, self.config.network
         subjects = SubjectReader(self._session)
@@ -190,6 +196,12 @@ class Broker:
             self._fetches,
             OffsetHandler(self._replica_manager, metrics=metrics),
             topic_changes,
+            MoveHandler(
+                PartitionMoves(self._session),
+                brokers=brokers,
+                clock=self._clock,
+                executor=self._zookeeper_executor,
+            ),
             WriteHandler(
                 self._publisher,
                 writers=writers,

@@ -22,6 +22,16 @@ class BrokerPayload(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     session_timeout_ms: NonNegative = 0  # how long a leftover of this broker can stay
     local_socket: str | None = None  # for clients on the same machine
+    features: NonNegative = 0  # 1: it can take partitions that move; earlier releases say nothing
+
+
+class MovePayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Move of a partition that is asked for; ``error`` says why it has failed, if it has."""
+
+    to: Annotated[list[NonNegative], msgspec.Meta(min_length=1)]
+    since_us: NonNegative
+    throttle: NonNegative = 0  # bytes a second that its new broker copies at most; 0: any number
+    error: str = ""
 
 
 class TopicPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,6 +39,7 @@ class TopicPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     partitions: dict[NonNegative, Annotated[list[NonNegative], msgspec.Meta(min_length=1)]]
     config: dict[str, str]
     deleted: bool = False  # the topic is gone; only the removal of its nodes is not finished
+    moves: dict[NonNegative, MovePayload] = {}
 
 
 class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,7 +48,8 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     ``end`` is an offset that the log had reached on disk, None where a release that did not note it
     led last. ``refused`` says why the leader does not serve the partition, and ``kept_end`` where
     its log ends if that is only too short. ``go_on_at`` is where the log is to go on, once it was
-    given up: with what is there of it if ``keep`` is true, else anew.
+    given up: with what is there of it if ``keep`` is true, else anew. ``replicas`` are the ids of
+    the logs that the brokers in ``in_sync`` were known to have, where that is known.
     """
 
     leader: NonNegative
@@ -48,6 +60,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     kept_end: NonNegative | None = None
     go_on_at: NonNegative | None = None
     keep: bool = False
+    replicas: dict[NonNegative, str] = {}
 
 
 class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True, rename={"actor": "by"}):

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import paths
@@ -21,14 +22,19 @@ from spark_logbus.zookeeper.watches import ChildrenView
 
 logger = logging.getLogger(__name__)
 
+#: Feature of brokers to which partitions can be moved.
+MOVES: Final = 1
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A live broker, its version, and when it was first registered (µs since 1970)."""
+    """A live broker, its version, and when it was first registered (µs since 1970); ``features``
+    says what it can do (see ``MOVES``)."""
 
     address: BrokerAddress
     version: str
     started_us: int
+    features: int
 
 
 class BrokerRegistry:
@@ -71,6 +77,7 @@ class BrokerRegistry:
             version=version,
             session_timeout_ms=self._session.session_timeout_ms,
             local_socket=address.local_socket,
+            features=MOVES,
         )
         registration = _Registration(self._nodes, address, payload, on_conflict, on_registered)
         with self._lock:
@@ -111,7 +118,12 @@ class BrokerRegistry:
     def registrations(self) -> list[BrokerRegistration]:
         """Returns what the registered brokers say of themselves, in the order of their ids."""
         return [
-            BrokerRegistration(_address(broker_id, payload), payload.version, payload.started_us)
+            BrokerRegistration(
+                _address(broker_id, payload),
+                payload.version,
+                payload.started_us,
+                payload.features,
+            )
             for broker_id, payload in sorted(
                 self._registered().values(), key=lambda registered: registered[0]
             )

@@ -25,7 +25,12 @@ from spark_logbus.coordination.cluster.topic_records import (
     decode_topic,
 )
 from spark_logbus.coordination.payloads import PartitionState, decode, encode
-from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
+from spark_logbus.errors import (
+    InvalidRequestError,
+    LogbusError,
+    NotLeaderError,
+    UnknownTopicError,
+)
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import LostReplies, Node, Nodes, name_of
@@ -38,7 +43,7 @@ MAX_CLAIMS: Final = 250
 _NOT_LED: Final = "Its partition is not led."
 _LISTED_FROM: Final = 8  # partitions of a topic, to list what nodes it has before they are read
 
-LeadResult = PartitionState | UnknownTopicError | CorruptNodeError
+LeadResult = PartitionState | UnknownTopicError | NotLeaderError | CorruptNodeError
 
 
 class PartitionStates:
@@ -131,8 +136,9 @@ class PartitionStates:
         transaction; of up to ``MAX_CLAIMS``.
 
         An error in the place of a state costs its own partition only: UnknownTopicError, also when
-        the topic of that name has another id; CorruptNodeError, reported, when nobody can say in
-        which epoch the partition is. Conditional on the states that were read and on the topics'
+        the topic of that name has another id; NotLeaderError when the partition is assigned to
+        another broker, to which it was moved; CorruptNodeError, reported, when nobody can say in
+        which epoch it is. Conditional on the states that were read and on the topics'
         nodes, so two brokers never get the same epoch and a deleted topic gets no leader.
         """
         assert 0 < len(claims) <= MAX_CLAIMS, "more would be too large for a transaction"
@@ -151,9 +157,9 @@ class PartitionStates:
                 path = paths.partition_state(topic_partition)
                 node = nodes[path]
                 try:
-                    topics[topic_partition.topic].require(claim)
+                    topics[topic_partition.topic].require_assigned(claim, broker_id)
                     now = None if node is None else self._decode_state(node, path)
-                except (UnknownTopicError, CorruptNodeError) as error:
+                except (UnknownTopicError, NotLeaderError, CorruptNodeError) as error:
                     found[topic_partition] = error
                     continue
                 if now is not None and any(made.get(topic_partition) == now for made in lost):
@@ -164,6 +170,7 @@ class PartitionStates:
                     leader_epoch=0 if now is None else now.leader_epoch + 1,
                     in_sync=[broker_id],
                     end=_later(claim.end, None if now is None else now.end),
+                    replicas={broker_id: claim.log_id} if claim.log_id else {},
                 )
             if new:
                 with lost.noting(new):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.payloads import TopicPayload, decode
-from spark_logbus.errors import ConfigError, InvalidNameError, UnknownTopicError
+from spark_logbus.coordination.payloads import MovePayload, TopicPayload, decode
+from spark_logbus.errors import (
+    ConfigError,
+    InvalidNameError,
+    NotLeaderError,
+    UnknownTopicError,
+)
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.topic_schemas import check_unchanged
 from spark_logbus.zookeeper.nodes import Node
@@ -23,23 +28,25 @@ MAX_CONFIG_BYTES = 100_000
 class TopicRecord:
     """The decisions about a topic; ``partitions`` maps to assigned brokers, the first of
     which is the preferred leader. ``readable`` is false when that is the last good content of a
-    node that cannot be read now."""
+    node that cannot be read now. ``moves`` are those that are asked for, by partition."""
 
     name: str
     topic_id: str
     partitions: dict[int, list[int]]
     config: dict[str, str]
     readable: bool = True
+    moves: Mapping[int, MovePayload] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LeadershipClaim:
     """A partition that a broker is to lead. ``topic_id`` is of the topic that is meant, None: of
-    any; ``end`` is how far the broker's log has come on disk."""
+    any; ``end`` is how far the broker's log has come on disk, ``log_id`` the id of that log."""
 
     topic_partition: TopicPartition
     topic_id: str | None = None
     end: int | None = None
+    log_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,7 @@ def record_of(name: str, payload: TopicPayload) -> TopicRecord:
         topic_id=payload.id,
         partitions=dict(payload.partitions),
         config=dict(payload.config),
+        moves=dict(payload.moves),
     )
 
 
@@ -178,4 +186,16 @@ class TopicNode(NamedTuple):
             raise UnknownTopicError(
                 f"The topic {self.name!r} has {len(payload.partitions)} partitions and so no "
                 f"partition {partition}."
+            )
+
+    def require_assigned(self, claim: LeadershipClaim, broker_id: int) -> None:
+        """NotLeaderError unless the claimed partition is assigned to the broker; UnknownTopicError,
+        CorruptNodeError."""
+        self.require(claim)
+        _, payload = self.alive()
+        assigned = payload.partitions[claim.topic_partition.partition]
+        if assigned[0] != broker_id:
+            raise NotLeaderError(
+                f"Broker {broker_id} is not to lead {claim.topic_partition}: it was moved to "
+                f"broker {assigned[0]}."
             )

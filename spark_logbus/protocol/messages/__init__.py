@@ -14,6 +14,7 @@ from spark_logbus.protocol.messages.connection import *
 from spark_logbus.protocol.messages.error import *
 from spark_logbus.protocol.messages.fetch import *
 from spark_logbus.protocol.messages.metadata import *
+from spark_logbus.protocol.messages.moves import *
 from spark_logbus.protocol.messages.offsets import *
 from spark_logbus.protocol.messages.topics import *
 from spark_logbus.protocol.messages.writes import *

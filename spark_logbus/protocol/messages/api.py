@@ -42,6 +42,7 @@ class Api(enum.IntEnum):
     DECIDE = 12
     PUBLISH = 13
     DISCARD = 14
+    MOVE = 16
 
 
 class Message(msgspec.Struct, omit_defaults=True):

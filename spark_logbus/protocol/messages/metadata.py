@@ -8,6 +8,7 @@ __all__ = [
     "BrokerInfo",
     "MetadataRequest",
     "MetadataResponse",
+    "MoveState",
     "PartitionEnds",
     "PartitionInfo",
     "TopicInfo",
@@ -42,11 +43,28 @@ class PartitionEnds(Message):
     problem: str | None = None
 
 
+class MoveState(Message):
+    """A move of a partition, as its leader sees it; ``to`` is the broker that is to have it.
+
+    ``copied_bytes`` and ``total_bytes`` are -1 as long as the new broker has not asked for
+    anything. ``quiet_ms``: how long it has not got on. ``error`` says why the move has failed.
+    """
+
+    to: int
+    since_us: int
+    throttle: int = 0
+    error: str = ""
+    copied_bytes: int = -1
+    total_bytes: int = -1
+    quiet_ms: int = 0
+
+
 class PartitionInfo(Message):
     partition: int
     leader: int
     leader_epoch: int
     ends: PartitionEnds | None = None
+    move: MoveState | None = None
 
 
 class TopicInfo(Message):
