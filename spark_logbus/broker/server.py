@@ -198,6 +198,7 @@ class Broker:
             topic_changes,
             MoveHandler(
                 PartitionMoves(self._session),
+                topics=topics,
                 brokers=brokers,
                 clock=self._clock,
                 executor=self._zookeeper_executor,

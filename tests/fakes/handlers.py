@@ -14,6 +14,7 @@ from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
 from spark_logbus.broker.handlers.handler import RequestContext
 from spark_logbus.broker.handlers.handshake import HandshakeHandler
 from spark_logbus.broker.handlers.metadata import MetadataHandler
+from spark_logbus.broker.handlers.moves import MoveHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
@@ -23,6 +24,8 @@ from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock
+from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.moves import PartitionMoves
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.subjects import SubjectIds, SubjectReader
 from spark_logbus.coordination.writes.writers import WriterRegistry
@@ -68,6 +71,8 @@ def dispatcher_over(
     metadata_cache: object,
     topics: object = None,
     writers: object = None,
+    moves: object = None,
+    brokers: object = None,
     max_wait_ms: int = 1,
 ) -> RequestDispatcher:
     """All handlers, of a broker with the id 5."""
@@ -115,6 +120,13 @@ def dispatcher_over(
                 metadata_cache=cache,
                 topics=cast(TopicRegistry, topics),
                 subjects=cast(SubjectReader, None),  # for topics with schemas
+                executor=executor,
+            ),
+            MoveHandler(
+                cast(PartitionMoves, moves),
+                topics=cast(TopicRegistry, topics),
+                brokers=cast(BrokerRegistry, brokers),
+                clock=clock,
                 executor=executor,
             ),
             WriteHandler(

@@ -10,7 +10,7 @@ cancelled move is never handed over, and one that was handed over is not cancell
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -35,8 +35,10 @@ from spark_logbus.zookeeper.nodes import LostReplies, Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import SetData
 
-_MAX_ERROR = 500
+MAX_MOVES: Final = 1_000  # of one topic, as each change of one writes them all
+_MAX_ERROR_BYTES: Final = 300
 
+_READ = Node(b"", 0, 0, (0, 0))
 _Change = Callable[[TopicPayload], TopicPayload]
 
 
@@ -71,63 +73,78 @@ class PartitionMoves:
     ) -> TopicRecord:
         """Asks for moves of partitions of one topic; returns the topic after that.
 
-        One to the broker that has the partition is left out. Raises UnknownTopicError, and
-        InvalidRequestError for a partition that is on its way to another broker: then none begins.
+        A move to the broker that has the partition is left out. One that stands goes on, with the
+        new throttle; one that has failed begins anew. Raises UnknownTopicError, and
+        InvalidRequestError for a partition that is on its way to another broker, and for more moves
+        than a topic may have: then none begins.
         """
 
         def changed(payload: TopicPayload) -> TopicPayload:
             wanted = dict(payload.moves)
             for partition, move in moves.items():
-                self._node_of(topic, payload).require(
-                    LeadershipClaim(TopicPartition(topic, partition), topic_id)
-                )
-                now = wanted.get(partition)
-                if payload.partitions[partition] == move.to:
-                    if now is not None and now.error:
-                        del wanted[partition]
-                    continue
-                if now is not None and not now.error and now.to != move.to:
-                    raise InvalidRequestError(
-                        f"{topic}-{partition} is on its way to broker {_brokers(now.to)}; cancel "
-                        f"that move before it is sent to broker {_brokers(move.to)}."
-                    )
+                _require(payload, TopicPartition(topic, partition), topic_id)
+                now = wanted.pop(partition, None)
                 if now is not None and not now.error:
-                    move = msgspec.structs.replace(move, since_us=now.since_us)
-                wanted[partition] = move
+                    if now.to != move.to:
+                        raise InvalidRequestError(
+                            f"{topic}-{partition} is on its way to broker {_brokers(now.to)}; "
+                            f"cancel that move before it is sent to broker {_brokers(move.to)}."
+                        )
+                    wanted[partition] = msgspec.structs.replace(move, since_us=now.since_us)
+                elif payload.partitions[partition] != move.to:
+                    wanted[partition] = move
+            if len(wanted) > max(MAX_MOVES, len(payload.moves)):
+                raise InvalidRequestError(
+                    f"Of {topic}, {len(payload.moves)} partitions are on their way and "
+                    f"{len(moves)} more are to be moved; at most {MAX_MOVES} are at a time. Move "
+                    "the others when those have arrived."
+                )
             return msgspec.structs.replace(payload, moves=wanted)
 
         return self._change(f"move partitions of {topic}", topic, changed)
 
     def cancel(
         self, topic: str, partitions: Iterable[int], *, topic_id: str | None = None
-    ) -> TopicRecord:
-        """Ends moves, those that have failed too; returns the topic after that.
+    ) -> set[int]:
+        """Ends moves, those that have failed too; returns the partitions whose moves it has ended.
 
         A move whose lead was handed over is over, and its partition stays where it is. Raises
         UnknownTopicError.
         """
-        ended = {*partitions}
+        asked = {*partitions}
+        standing: dict[int, MovePayload] = {}
+        looked = False
 
         def changed(payload: TopicPayload) -> TopicPayload:
-            for partition in ended:
-                self._node_of(topic, payload).require(
-                    LeadershipClaim(TopicPartition(topic, partition), topic_id)
-                )
-            kept = {each: move for each, move in payload.moves.items() if each not in ended}
+            nonlocal looked
+            for partition in asked:
+                _require(payload, TopicPartition(topic, partition), topic_id)
+            if not looked:
+                # Repeated after a lost reply, it does not end a move that began since.
+                standing.update({each: payload.moves[each] for each in asked & {*payload.moves}})
+                looked = True
+            kept = {
+                each: move
+                for each, move in payload.moves.items()
+                if each not in standing or not _is_same(move, standing[each])
+            }
             return msgspec.structs.replace(payload, moves=kept)
 
-        return self._change(f"cancel moves of {topic}", topic, changed)
+        after = self._change(f"cancel moves of {topic}", topic, changed)
+        return {each for each, move in standing.items() if after.partitions[each] != move.to}
 
     def fail(
         self, topic_partition: TopicPartition, *, topic_id: str, move: MovePayload, error: str
     ) -> None:
         """Notes why a move has failed, if it stands as it was known. Raises UnknownTopicError."""
+        # It may quote a file name that is not UTF-8, and a node has room for so much only.
+        text = error.encode("utf-8", "backslashreplace")[:_MAX_ERROR_BYTES].decode(errors="ignore")
 
         def changed(payload: TopicPayload) -> TopicPayload:
             now = payload.moves.get(topic_partition.partition)
-            if payload.id != topic_id or now != move:
+            if payload.id != topic_id or now is None or now.error or not _is_same(now, move):
                 return payload
-            failed = msgspec.structs.replace(move, error=error[:_MAX_ERROR] or "It has failed.")
+            failed = msgspec.structs.replace(now, error=text or "It has failed.")
             return msgspec.structs.replace(
                 payload, moves={**payload.moves, topic_partition.partition: failed}
             )
@@ -148,13 +165,14 @@ class PartitionMoves:
         lost = LostReplies[PartitionState]()
 
         def attempt(deadline: Deadline) -> PartitionState:
-            topic, node, now = self._read(lead, deadline)
-            if now in lost:
-                return now
+            topic, node, now, is_watched = self._read(lead, deadline)
+            if now in lost or (lost and _is_with(lead, now)):
+                return now  # handed over by an attempt of ours, and the new broker may lead by now
             topic_node, payload = topic.alive()
             move = payload.moves.get(where.partition)
             if (
                 (now.leader, now.leader_epoch) != (lead.leader, lead.leader_epoch)
+                or now.refused is not None
                 or move is None
                 or move.error
                 or move.to != [lead.to]
@@ -173,14 +191,15 @@ class PartitionMoves:
             moves = {each: kept for each, kept in payload.moves.items() if each != where.partition}
             assigned = {**payload.partitions, where.partition: [lead.to]}
             after = msgspec.structs.replace(payload, partitions=assigned, moves=moves)
+            writes = [
+                SetData(topic_path, encode(after), topic_node.version),
+                SetData(state_path, encode(state), node.version),
+            ]
+            if is_watched:
+                writes.append(SetData(paths.partitions(where.topic), b""))
             with lost.noting(state):
                 self._nodes.transact(
-                    f"hand over {where} to broker {lead.to}",
-                    [
-                        SetData(topic_path, encode(after), topic_node.version),
-                        SetData(state_path, encode(state), node.version),
-                    ],
-                    deadline=deadline,
+                    f"hand over {where} to broker {lead.to}", writes, deadline=deadline
                 )
             return state
 
@@ -191,18 +210,25 @@ class PartitionMoves:
         not known. Raises CoordinationError, UnknownTopicError."""
         deadline = self._nodes.session.deadline()
         self._nodes.sync(deadline=deadline)
-        _, _, now = self._read(lead, deadline)
+        _, _, now, _ = self._read(lead, deadline)
         return (now.leader, now.leader_epoch) != (lead.leader, lead.leader_epoch)
 
-    def _read(self, lead: HandOver, deadline: Deadline) -> tuple[TopicNode, Node, PartitionState]:
+    def _read(
+        self, lead: HandOver, deadline: Deadline
+    ) -> tuple[TopicNode, Node, PartitionState, bool]:
+        """Reads the topic, the node of the partition's state and what is in it, and whether the
+        node above can tell of its change (see ``partition_states``)."""
         where = lead.topic_partition
         topic_path, state_path = paths.topic(where.topic), paths.partition_state(where)
-        nodes = self._nodes.get_many([topic_path, state_path], deadline=deadline)
+        above_path = paths.partitions(where.topic)
+        nodes = self._nodes.get_many([topic_path, above_path, state_path], deadline=deadline)
         topic, node = TopicNode.read(where.topic, nodes[topic_path]), nodes[state_path]
         topic.require(LeadershipClaim(where, lead.topic_id))
         if node is None:
             raise UnknownTopicError(f"{where} has no state in ZooKeeper: nobody leads it.")
-        return topic, node, decode(PartitionState, node.data, path=state_path)
+        above = nodes[above_path]
+        is_watched = above is not None and not above.refused
+        return topic, node, decode(PartitionState, node.data, path=state_path), is_watched
 
     def _change(self, description: str, topic: str, changed: _Change) -> TopicRecord:
         """Gives the topic's node the content that ``changed`` makes of it."""
@@ -218,9 +244,19 @@ class PartitionMoves:
 
         return self._nodes.repeat(description, attempt)
 
-    @staticmethod
-    def _node_of(topic: str, payload: TopicPayload) -> TopicNode:
-        return TopicNode(topic, Node(b"", 0, 0, (0, 0)), payload)
+
+def _require(payload: TopicPayload, where: TopicPartition, topic_id: str | None) -> None:
+    """UnknownTopicError unless the topic has that id and partition."""
+    TopicNode(where.topic, _READ, payload).require(LeadershipClaim(where, topic_id))
+
+
+def _is_same(move: MovePayload, known: MovePayload) -> bool:
+    """Tells if it is one move, whatever its throttle is and whether it has failed by now."""
+    return (move.to, move.since_us) == (known.to, known.since_us)
+
+
+def _is_with(lead: HandOver, now: PartitionState) -> bool:
+    return now.leader == lead.to and now.leader_epoch > lead.leader_epoch
 
 
 def _brokers(ids: Iterable[int]) -> str:

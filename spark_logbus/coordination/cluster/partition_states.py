@@ -190,14 +190,15 @@ class PartitionStates:
         kept_end: int | None = None,
     ) -> None:
         """Note that the broker does not serve the partition, up to where its log is known to have
-        been on disk, and where that ends now if it is there. UnknownTopicError."""
+        been on disk, and where that ends now if it is there. Raises UnknownTopicError, and
+        NotLeaderError when the partition was moved to another broker."""
         claim = LeadershipClaim(topic_partition, topic_id)
         path = paths.partition_state(topic_partition)
         description = f"note that {topic_partition} is not served"
 
         def attempt(deadline: Deadline) -> None:
             topics = self._topic_nodes([topic_partition.topic], deadline)
-            topics[topic_partition.topic].require(claim)
+            topics[topic_partition.topic].require_assigned(claim, broker_id)
             node = self._nodes.get(path, deadline=deadline)
             now = PartitionState(leader=broker_id, leader_epoch=0, in_sync=[broker_id])
             if node is not None:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
-from spark_logbus.coordination.cluster.partition_states import MAX_CLAIMS, PartitionStates
+from spark_logbus.coordination.cluster.partition_states import (
+    MAX_CLAIMS,
+    LeadResult,
+    PartitionStates,
+)
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     Reached,
     TopicRecord,
 )
 from spark_logbus.coordination.cluster.topics import TopicRegistry
-from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.coordination.payloads import PartitionState, TopicPayload, decode, encode
 from spark_logbus.errors import (
     ConfigError,
     InvalidNameError,
     InvalidRequestError,
+    NotLeaderError,
     TopicExistsError,
     UnknownTopicError,
 )
@@ -30,6 +37,7 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import wait_until
+from tests.servers import zookeeper as servers
 from tests.servers.zookeeper import MULTI, Proxy, allow, expire, forbid, put, session
 
 
@@ -49,8 +57,21 @@ def partition_states(opened: Session) -> PartitionStates:
     return PartitionStates(opened)
 
 
-def create(topics: TopicRegistry, name: str, partitions: int = 1) -> TopicRecord:
-    return topics.create(name, partitions=partitions, brokers=[1, 2, 3], config={})
+def create(
+    topics: TopicRegistry, name: str, partitions: int = 1, *, brokers: Sequence[int] = (1,)
+) -> TopicRecord:
+    return topics.create(name, partitions=partitions, brokers=brokers, config={})
+
+
+def assign(chroot: str, name: str, partition: int, broker_id: int) -> None:
+    """Gives a partition to another broker, as the end of a move does."""
+    path = f"/brokers/topics/{name}"
+    payload = decode(TopicPayload, servers.read(chroot, path), path=path)
+    put(
+        chroot,
+        path,
+        encode(replace_fields(payload, partitions={**payload.partitions, partition: [broker_id]})),
+    )
 
 
 class TestTopics:
@@ -64,7 +85,9 @@ class TestTopics:
         assert topics.all() == {"orders": created}
 
     def test_one_partition_topics_are_spread_over_the_brokers(self, topics: TopicRegistry) -> None:
-        leaders = Counter(create(topics, f"t{i}").partitions[0][0] for i in range(6))
+        leaders = Counter(
+            create(topics, f"t{i}", brokers=[1, 2, 3]).partitions[0][0] for i in range(6)
+        )
         assert leaders == {1: 2, 2: 2, 3: 2}
 
     def test_a_second_topic_of_the_same_name_is_refused(self, topics: TopicRegistry) -> None:
@@ -220,17 +243,46 @@ class TestTopics:
 
 class TestLeaders:
     def test_every_take_over_is_a_new_leader_epoch(
-        self, topics: TopicRegistry, partition_states: PartitionStates
+        self, topics: TopicRegistry, chroot: str, partition_states: PartitionStates
     ) -> None:
         create(topics, "orders", 2)
         topic_partition = TopicPartition("orders", 1)
         assert partition_states.states("orders") == {}
         first = partition_states.lead(topic_partition, broker_id=1)
         assert first == PartitionState(leader=1, leader_epoch=0, in_sync=[1])
+        assign(chroot, "orders", 1, 2)
         second = partition_states.lead(topic_partition, broker_id=2)
         assert second == PartitionState(leader=2, leader_epoch=1, in_sync=[2])
         assert partition_states.lead(topic_partition, broker_id=2).leader_epoch == 2
         assert partition_states.states("orders") == {1: PartitionState(2, 2, [2])}
+
+    def test_nobody_leads_or_refuses_what_is_assigned_to_another_broker(
+        self, topics: TopicRegistry, chroot: str, partition_states: PartitionStates
+    ) -> None:
+        record = create(topics, "orders", 2)
+        moved, kept = TopicPartition("orders", 0), TopicPartition("orders", 1)
+        led = partition_states.lead(moved, broker_id=1, end=7)
+        assign(chroot, "orders", 0, 2)
+        with pytest.raises(NotLeaderError, match="orders-0: it was moved to broker 2"):
+            partition_states.lead(moved, broker_id=1, end=9)
+        with pytest.raises(NotLeaderError, match="orders-0: it was moved to broker 2"):
+            partition_states.refuse(
+                moved, broker_id=1, topic_id=record.topic_id, why="away", end=50
+            )
+        claims = [LeadershipClaim(each, record.topic_id) for each in (moved, kept)]
+        found = partition_states.lead_all(claims, broker_id=1)
+        assert isinstance(found[moved], NotLeaderError)
+        assert found[kept] == PartitionState(1, 0, [1])
+        assert partition_states.states("orders")[0] == led
+
+    def test_the_id_of_the_log_is_noted_with_the_lead(
+        self, topics: TopicRegistry, partition_states: PartitionStates
+    ) -> None:
+        create(topics, "orders")
+        claim = LeadershipClaim(TopicPartition("orders", 0), end=3, log_id="a1")
+        partition_states.lead_all([claim], broker_id=1)
+        state = partition_states.states("orders")[0]
+        assert state == PartitionState(1, 0, [1], 3, replicas={1: "a1"})
 
     def test_a_partition_that_the_topic_does_not_have(
         self, topics: TopicRegistry, partition_states: PartitionStates
@@ -239,16 +291,17 @@ class TestLeaders:
         with pytest.raises(UnknownTopicError, match="2 partitions and so no partition 2"):
             partition_states.lead(TopicPartition("orders", 2), broker_id=1)
 
-    def test_rivals_never_get_the_same_epoch(
-        self, topics: TopicRegistry, partition_states: PartitionStates
-    ) -> None:
+    def test_rivals_never_get_the_same_epoch(self, topics: TopicRegistry, chroot: str) -> None:
+        """Runs of one broker, each with a session of its own."""
         create(topics, "orders")
         topic_partition = TopicPartition("orders", 0)
-        with ThreadPoolExecutor(4) as pool:
+        with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+            runs = [
+                PartitionStates(stack.enter_context(session(chroot, name=f"run {n}")))
+                for n in range(4)
+            ]
             got = list(
-                pool.map(
-                    lambda i: partition_states.lead(topic_partition, broker_id=i % 4), range(20)
-                )
+                pool.map(lambda i: runs[i % 4].lead(topic_partition, broker_id=1), range(20))
             )
         assert sorted(state.leader_epoch for state in got) == list(range(20))
 
@@ -271,8 +324,8 @@ class TestLeaders:
     ) -> None:
         record = create(topics, "orders", MAX_CLAIMS)
         other = create(topics, "clicks")
-        partition_states.lead(TopicPartition("orders", 1), broker_id=2, end=7)
-        partition_states.lead(TopicPartition("orders", 2), broker_id=2)
+        partition_states.lead(TopicPartition("orders", 1), broker_id=1, end=7)
+        partition_states.lead(TopicPartition("orders", 2), broker_id=1)
         put(chroot, "/brokers/topics/orders/partitions/2/state", b"not ours")
         claims = [
             *(
@@ -297,16 +350,17 @@ class TestLeaders:
         assert isinstance(led[TopicPartition("gone", 0)], UnknownTopicError)
 
     def test_rivals_for_many_never_get_the_same_epoch(
-        self, topics: TopicRegistry, partition_states: PartitionStates
+        self, topics: TopicRegistry, chroot: str
     ) -> None:
         record = create(topics, "orders", 20)
         claims = [LeadershipClaim(TopicPartition("orders", n), record.topic_id) for n in range(20)]
+
+        def lead(run: int) -> dict[TopicPartition, LeadResult]:
+            with session(chroot, name=f"run {run}") as own:
+                return PartitionStates(own).lead_all(claims, broker_id=1)
+
         with ThreadPoolExecutor(4) as pool:
-            led = list(
-                pool.map(
-                    lambda broker: partition_states.lead_all(claims, broker_id=broker), range(4)
-                )
-            )
+            led = list(pool.map(lead, range(4)))
         for claim in claims:
             states = [each[claim.topic_partition] for each in led]
             epochs = [state.leader_epoch for state in states if isinstance(state, PartitionState)]
@@ -316,7 +370,7 @@ class TestLeaders:
         self, topics: TopicRegistry, chroot: str, partition_states: PartitionStates
     ) -> None:
         record = create(topics, "orders", 20)
-        partition_states.lead(TopicPartition("orders", 3), broker_id=2)
+        partition_states.lead(TopicPartition("orders", 3), broker_id=1)
         claims = [LeadershipClaim(TopicPartition("orders", n), record.topic_id) for n in range(20)]
         forbid(chroot, "/brokers/topics/orders/partitions")
         states = partition_states.states_of(claim.topic_partition for claim in claims)
@@ -329,7 +383,7 @@ class TestLeaders:
             topics, partition_states = TopicRegistry(unlucky), PartitionStates(unlucky)
             create(topics, "orders", 20)
             claims = [LeadershipClaim(TopicPartition("orders", number)) for number in range(20)]
-            partition_states.lead(claims[7].topic_partition, broker_id=2)
+            partition_states.lead(claims[7].topic_partition, broker_id=1)
             proxy.lose_reply(MULTI)
             partition_states.lead_all(claims, broker_id=1)
             assert proxy.lost == 1

@@ -14,6 +14,7 @@ from spark_logbus.coordination.payloads import (
     LockPayload,
     MirroredTopicPayload,
     MirrorPayload,
+    MovePayload,
     OffsetPayload,
     OwnerPayload,
     PartitionState,
@@ -41,9 +42,10 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
             version="0.1.0",
             session_timeout_ms=10000,
             local_socket="logbus-5f0c",
+            features=1,
         ),
         b'{"host":"10.0.0.5","port":9192,"started_us":1751000000000000,"version":"0.1.0",'
-        b'"session_timeout_ms":10000,"local_socket":"logbus-5f0c"}',
+        b'"session_timeout_ms":10000,"local_socket":"logbus-5f0c","features":1}',
     ),
     (
         TopicPayload(id="5f0c", partitions={0: [1], 1: [2]}, config={"retention.ms": "-1"}),
@@ -52,6 +54,20 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
     (
         TopicPayload(id="5f0c", partitions={0: [1]}, config={}, deleted=True),
         b'{"id":"5f0c","partitions":{"0":[1]},"config":{},"deleted":true}',
+    ),
+    (
+        TopicPayload(
+            id="5f0c",
+            partitions={0: [1], 1: [2]},
+            config={},
+            moves={
+                0: MovePayload(to=[3], since_us=1751000000000000, throttle=50_000_000),
+                1: MovePayload(to=[3], since_us=1751000000000000, error="No room."),
+            },
+        ),
+        b'{"id":"5f0c","partitions":{"0":[1],"1":[2]},"config":{},"moves":{'
+        b'"0":{"to":[3],"since_us":1751000000000000,"throttle":50000000},'
+        b'"1":{"to":[3],"since_us":1751000000000000,"error":"No room."}}}',
     ),
     (
         LockPayload(name="load /w/flights", holder="a load", since_us=1, token="9d1e"),
@@ -73,6 +89,10 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
             id="5f0c", target="main.clicks", target_id="77aa", points={0: [(10, 0), (40, 30)]}
         ),
         b'{"id":"5f0c","target":"main.clicks","target_id":"77aa","points":{"0":[[10,0],[40,30]]}}',
+    ),
+    (
+        PartitionState(leader=1, leader_epoch=4, in_sync=[1], end=215941, replicas={1: "8c1f6e0b"}),
+        b'{"leader":1,"leader_epoch":4,"in_sync":[1],"end":215941,"replicas":{"1":"8c1f6e0b"}}',
     ),
     (
         PartitionState(leader=1, leader_epoch=4, in_sync=[1]),

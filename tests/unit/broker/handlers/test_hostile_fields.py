@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +11,20 @@ import msgspec
 import pytest
 
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
-from spark_logbus.coordination.cluster.topic_records import TopicRecord, check_topic
+from spark_logbus.coordination import paths
+from spark_logbus.coordination.cluster.brokers import MOVES, BrokerRegistration
+from spark_logbus.coordination.cluster.topic_records import (
+    LeadershipClaim,
+    TopicNode,
+    TopicRecord,
+    check_topic,
+    record_of,
+)
+from spark_logbus.coordination.payloads import MovePayload, TopicPayload, decode, encode
 from spark_logbus.coordination.writes.decisions import check_decided
 from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
 from spark_logbus.log import LogConfig
-from spark_logbus.model import TopicPartition, check_name
+from spark_logbus.model import BrokerAddress, TopicPartition, check_name
 from spark_logbus.network import DelayedResponse, NoResponse, NotYet, Response
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,
@@ -37,6 +46,8 @@ from spark_logbus.protocol import (
     ListOffsetsRequest,
     Message,
     MetadataRequest,
+    MoveRequest,
+    PartitionMove,
     PrepareRequest,
     PublishRequest,
     SplitRangePartition,
@@ -49,6 +60,7 @@ from spark_logbus.protocol import (
 )
 from spark_logbus.record import stamp_producer
 from spark_logbus.record.stage_id import stage_id
+from spark_logbus.zookeeper.nodes import Node
 from tests.builders.hostile_values import NUMBERS, OTHERS, TEXTS
 from tests.builders.record_batches import record_batch
 from tests.fakes.broker_parts import TOPIC_ID, Logs, logs_in
@@ -104,6 +116,10 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
     ),
     Api.PUBLISH: (PublishRequest(WRITE, "0", SHARES, "writer"), b""),
     Api.DISCARD: (DiscardRequest(WRITE, 1), b""),
+    Api.MOVE: (
+        MoveRequest([PartitionMove("t", each, 6, TOPIC_ID) for each in (0, 1)], 1 << 20),
+        b"",
+    ),
 }  # fmt: skip
 
 
@@ -134,6 +150,10 @@ class Topics:
     def look_up_brokers(self) -> list[Any]:
         return self.brokers
 
+    def get(self, name: str) -> TopicRecord | None:
+        check_name("topic", name)
+        return self.topics.get(name)
+
     def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
         return record.partitions[partition][0], 0
 
@@ -144,6 +164,42 @@ class Topics:
         return self.topics[name]
 
 
+class Brokers:
+    """Stands in for ``BrokerRegistry``."""
+
+    def registrations(self) -> list[BrokerRegistration]:
+        return [
+            BrokerRegistration(BrokerAddress(broker_id, "h", 1), "1", 1, MOVES)
+            for broker_id in (5, 6)
+        ]
+
+
+class Moves:
+    """Stands in for ``PartitionMoves``, and writes what that writes."""
+
+    def begin(
+        self, topic: str, moves: Mapping[int, MovePayload], *, topic_id: str | None
+    ) -> TopicRecord:
+        there = self._require(topic, moves, topic_id)
+        after = msgspec.structs.replace(there, moves=dict(moves))
+        decode(TopicPayload, encode(after), path=paths.topic(topic))
+        return record_of(topic, after)
+
+    def cancel(self, topic: str, partitions: Collection[int], *, topic_id: str | None) -> set[int]:
+        self._require(topic, partitions, topic_id)
+        return set()
+
+    def _require(self, topic: str, partitions: Iterable[int], topic_id: str | None) -> TopicPayload:
+        paths.topic(topic)
+        payload = TopicPayload(id=TOPIC_ID, partitions={0: [5], 1: [5]}, config={})
+        for each in partitions:
+            where = TopicPartition(topic, each)
+            TopicNode(topic, Node(b"", 0, 0, (0, 0)), payload).require(
+                LeadershipClaim(where, topic_id)
+            )
+        return payload
+
+
 class World:
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
@@ -151,8 +207,9 @@ class World:
         self.executor = WorkExecutor("ZooKeeper", clock=logs.clock, max_wait_ms=60_000)
         topics = Topics()
         self._dispatcher = dispatcher_over(
-            logs, self.executor, metadata_cache=topics, topics=topics, writers=self.writers
-        )
+            logs, self.executor, metadata_cache=topics, topics=topics, writers=self.writers,
+            moves=Moves(), brokers=Brokers(),
+        )  # fmt: skip
         logs.lead(TopicPartition("t", 0))
         logs.lead(TopicPartition("t", 1))
 
