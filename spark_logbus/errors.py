@@ -49,6 +49,20 @@ class InvalidRequestError(LogbusError):
     fault: ClassVar[Fault] = "caller"
 
 
+class RecordBatchOverlapError(InvalidRequestError):
+    """A record batch for a follower's log begins before its end and ends after it: the leader has
+    joined what the follower has a part of. ``base_offset`` is where it begins."""
+
+    code = 75
+
+    def __init__(self, message: str = "", *, base_offset: int = -1) -> None:
+        super().__init__(message)
+        self.base_offset = base_offset
+
+    def again(self) -> Self:
+        return type(self)(self.message, base_offset=self.base_offset)
+
+
 class FrameTooLargeError(InvalidRequestError):
     """A frame announces more bytes than the receiver accepts."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from spark_logbus.errors import RecordBatchTooLargeError
@@ -47,9 +48,10 @@ class BatchPart:
 
 
 def joined(
-    pieces: Sequence[BatchPart], *, base_offset: int, end_offset: int
+    pieces: Sequence[BatchPart], *, base_offset: int, end_offset: int, leader_epoch: int
 ) -> Iterator[memoryview]:
-    """The records of ``pieces`` as one record batch that stands for ``[base_offset, end_offset)``.
+    """The records of ``pieces`` as one record batch that stands for ``[base_offset, end_offset)``,
+    stamped with ``leader_epoch``.
 
     More than one where the format's limits ask for it. A producer's stamp is gone: sequences
     count records, and some are missing.
@@ -61,8 +63,9 @@ def joined(
     rows = [_columns(piece.arrow_batch, schema) for piece in pieces]
     arrow_batch = rows[0] if len(rows) == 1 else pa.concat_batches(rows)
     offsets = [offset for piece in pieces for offset in piece.offsets]
+    header = msgspec.structs.replace(pieces[-1].header, leader_epoch=leader_epoch)
     yield from _encoded(
-        arrow_batch, offsets, pieces[-1].header, base_offset=base_offset, end_offset=end_offset
+        arrow_batch, offsets, header, base_offset=base_offset, end_offset=end_offset
     )
 
 

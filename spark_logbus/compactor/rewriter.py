@@ -8,6 +8,9 @@ is one that has to stay as it is, or there is none), a filler does.
 A record batch of which nothing was removed keeps its bytes, unless it is small and has small
 neighbours: those are joined, since each record batch costs a reader about as much as a hundred
 records do.
+
+A record batch has the leader epoch of the last one for whose offsets it stands, removed or not: a
+follower goes by headers, and must not take a log for one that ends in an earlier epoch.
 """
 
 from __future__ import annotations
@@ -86,7 +89,16 @@ class Rewriter:
                     self._fill(end_offset)
                 return
         self.changed = True
-        for record_batch in joined(run, base_offset=self._next_offset, end_offset=end_offset):
+        newest = run[-1].header
+        if newest.next_offset < end_offset:
+            assert self._newest is not None, "what stands between was taken note of"
+            newest = self._newest
+        for record_batch in joined(
+            run,
+            base_offset=self._next_offset,
+            end_offset=end_offset,
+            leader_epoch=newest.leader_epoch,
+        ):
             self._write(record_batch)
         self._next_offset = end_offset
 

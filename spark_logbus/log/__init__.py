@@ -10,6 +10,7 @@ from spark_logbus.log.compaction.swap import index_cleaned
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.directory import LogDirectory, WantedLog
 from spark_logbus.log.disk.filesystem import OS_FILES, File, FileSystem
+from spark_logbus.log.epochs import NO_EPOCH, EpochEnd, EpochEntry, LeaderEpochs
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress
@@ -19,13 +20,17 @@ from spark_logbus.log.writer import LogAppendInfo
 from spark_logbus.log.writer_runs import StagedBy
 
 __all__ = [
+    "NO_EPOCH",
     "OS_FILES",
     "CompactionGroup",
     "CompactionPlan",
     "DecidedShare",
+    "EpochEnd",
+    "EpochEntry",
     "File",
     "FileSystem",
     "JumpGuardedClock",
+    "LeaderEpochs",
     "LogAppendInfo",
     "LogConfig",
     "LogDirectory",

@@ -50,8 +50,12 @@ class LogCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
+    """Names of a log. ``log_id`` tells it from every other log of the partition, also from what it
+    was before it may have lost records; None in directories of releases that made none."""
+
     topic_partition: TopicPartition
     topic_id: str
+    log_id: str | None = None
 
 
 class CleanedUpTo(NamedTuple):
@@ -153,15 +157,18 @@ def write_first_files(
 
 def _metadata_lines(metadata: PartitionMetadata) -> list[str]:
     topic_partition = metadata.topic_partition
-    return [topic_partition.topic, str(topic_partition.partition), metadata.topic_id]
+    lines = [topic_partition.topic, str(topic_partition.partition), metadata.topic_id]
+    return lines if metadata.log_id is None else [*lines, metadata.log_id]
 
 
 def read_partition_metadata(files: FileSystem, directory: Path) -> PartitionMetadata | None:
     lines = read_checksummed_file(files, directory / names.PARTITION_METADATA, _PARTITION_TITLE)
-    if lines is None or len(lines) != 3 or not lines[1].isdecimal():
+    if lines is None or len(lines) not in (3, 4) or not lines[1].isdecimal():
         return None
-    topic, partition, topic_id = lines
-    return PartitionMetadata(TopicPartition(topic, int(partition)), topic_id)
+    topic, partition, topic_id, *log_id = lines
+    return PartitionMetadata(
+        TopicPartition(topic, int(partition)), topic_id, log_id[0] if log_id else None
+    )
 
 
 def write_topic_config(files: FileSystem, directory: Path, config: Mapping[str, str]) -> None:

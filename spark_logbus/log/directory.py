@@ -35,7 +35,7 @@ from spark_logbus.log import ownership
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.clock_file import ClockKeeper
 from spark_logbus.log.closed_writes import ClosedWrites
-from spark_logbus.log.config import LogConfig
+from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import (
     OS_FILES,
@@ -76,12 +76,18 @@ _MAX_TOPIC_ID_LENGTH: Final = 64
 @dataclass(frozen=True, slots=True)
 class WantedLog:
     """A partition's log as its topic wants it. ``known_end`` is an offset that this topic's log has
-    reached on disk, and None if it is not known to have had a log."""
+    reached on disk, and None if it is not known to have had a log.
+
+    With ``follows`` it starts where its leader's does, so nothing is deleted from it by age or
+    size. ``base_offset`` is where it begins if it is made anew.
+    """
 
     topic_partition: TopicPartition
     topic_id: str
     config: Mapping[str, str]
     known_end: int | None = None
+    follows: bool = False
+    base_offset: int = 0
 
 
 class LogDirectory:
@@ -271,7 +277,13 @@ class LogDirectory:
             self.pause_deletion(wanted.topic_partition, topic_id=wanted.topic_id)
             raise
         metadata = PartitionMetadata(wanted.topic_partition, wanted.topic_id)
-        return LogSpec(metadata=metadata, config=config, topic_config=wanted.config)
+        return LogSpec(
+            metadata=metadata,
+            config=config,
+            topic_config=wanted.config,
+            base_offset=wanted.base_offset,
+            follows=wanted.follows,
+        )
 
     def _log_that_is_there(self, spec: LogSpec, known_end: int | None) -> PartitionLog | None:
         """Returns the log, opened if need be; None where it is to be created."""
@@ -293,10 +305,16 @@ class LogDirectory:
     def _take(self, log: PartitionLog, spec: LogSpec) -> PartitionLog:
         """Serve the log, in which things may be deleted from here on."""
         self._add(log)
+        log.set_follows(spec.follows)
         if log.config != spec.config:
+            left_to_the_os = log.config.flush_policy is FlushPolicy.OS
             log.configure(spec.config)
+            if left_to_the_os:
+                log.flush()  # before it is kept that it flushes, and so loses nothing by a crash
         log.resume_deletion()
         self._directories.keep_config(log, spec.topic_config)
+        if log.log_id is None:
+            self._directories.renew_log_id_or_warn(log)
         return log
 
     def go_on(
@@ -308,7 +326,7 @@ class LogDirectory:
         base_offset: int,
         keep: bool,
     ) -> PartitionLog:
-        """Have a log that ``ensure_all`` refuses go on at ``base_offset``.
+        """Have a log that ``ensure_all`` refuses go on at ``base_offset``, under a new log id.
 
         With ``keep``, one that is only too short goes on with what it has. Else it starts over,
         empty, and the files of the old one are set aside. Raises ConfigError, StorageError.
@@ -330,6 +348,7 @@ class LogDirectory:
     def _go_on(self, spec: LogSpec) -> PartitionLog:
         topic_partition = spec.topic_partition
         log = self._logs.get(topic_partition) or self._open_short(topic_partition, spec.config)
+        self._directories.renew_log_id(log)
         start = log.go_on_at(spec.base_offset)
         logger.warning(
             "The end of the log of %s was given up. What it has is kept; the offsets %d up to "
@@ -344,7 +363,6 @@ class LogDirectory:
         if known is not None:
             known = replace(known, recovery_point=known.log_start_offset)
         log = self._directories.open(topic_partition, known, config=config, clean=False)
-        del self._directories.short_ends[topic_partition]
         self._add(log)
         return log
 
@@ -370,13 +388,47 @@ class LogDirectory:
         )
         return self._directories.create(spec)
 
-    def _set_aside(self, topic_partition: TopicPartition, topic_id: str) -> Path | None:
+    def start_over(self, wanted: WantedLog, *, keep_files: bool) -> PartitionLog:
+        """Make a follower's log anew, empty, at ``base_offset``: its leader has nothing of what
+        comes behind the one that is there, or that one is refused.
+
+        What there is of the old one is set aside with ``keep_files``, else deleted. Raises
+        ConfigError, StorageError; the partition may be without a log then, to be made by another
+        call.
+        """
+        spec = self._spec_of(wanted)
+        with self._changing:
+            self._check_open()
+            topic_partition = wanted.topic_partition
+            name = names.stray_directory if keep_files else names.deleted_directory
+            self._set_aside_other(topic_partition, wanted.topic_id)
+            moved = self._set_aside(topic_partition, wanted.topic_id, name)
+            log = self._take(self._directories.create(spec), spec)
+        logger.info(
+            "The log of %s starts over at offset %d, to follow its leader's%s.",
+            topic_partition,
+            spec.base_offset,
+            f"; the old one was moved to {moved}" if moved and keep_files else "",
+        )
+        if moved is not None and not keep_files:
+            try:
+                self._directories.delete(moved)
+            except StorageError as error:
+                logger.warning("%s The next start removes it.", error.message)
+        return log
+
+    def _set_aside(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        name: Callable[[str, int, int], str] = names.stray_directory,
+    ) -> Path | None:
         """Moves what is there of a log, opened or not, out of the way; None if nothing is."""
         log = self._logs.get(topic_partition)
         if log is not None:
-            stray = self._move_away(log, names.stray_directory)
+            stray = self._move_away(log, name)
         elif self._directories.is_there(topic_partition):
-            stray = self._directories.set_aside(topic_partition, topic_id)
+            stray = self._directories.set_aside(topic_partition, topic_id, name)
         else:
             return None
         self._directories.sync()
@@ -386,6 +438,7 @@ class LogDirectory:
         self._logs[log.topic_partition] = log
         self._failed.pop(log.topic_partition, None)
         self._missing.pop(log.topic_partition, None)
+        self._directories.short_ends.pop(log.topic_partition, None)
 
     def _set_aside_other(self, topic_partition: TopicPartition, topic_id: str) -> None:
         """Move what is there of another topic of that name, opened or not, out of the way."""

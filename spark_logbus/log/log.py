@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from spark_logbus.log.config import LogConfig
 from spark_logbus.log.disk.filesystem import storage_error
 from spark_logbus.log.disk.flushed_file import OnFlushed
 from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.epochs import LeaderEpochs
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.retention import expired_segments
 from spark_logbus.log.segment.index_file import save_index
@@ -65,6 +67,8 @@ class PartitionLog:
         directory: Path,
         view: LogView,
         producers: ProducerStateManager,
+        epochs: LeaderEpochs,
+        log_id: str | None,
         config: LogConfig,
         environment: LogEnvironment,
         staged: Collection[StagedFile] = (),
@@ -75,8 +79,18 @@ class PartitionLog:
         self._files = environment.files
         self._stats = environment.stats
         self._state = LogState(topic_partition, view, watermark=environment.watermark)
+        #: The leader epochs in which its records were appended.
+        self.epochs = epochs
+        #: What no other log of the partition is called, nor this one before it may have lost
+        #: records; None while its disk refuses to keep one. The log directory's to set.
+        self.log_id = log_id
         self._writer = LogWriter(
-            self._state, producers, directory=directory, config=config, environment=environment
+            self._state,
+            producers,
+            epochs,
+            directory=directory,
+            config=config,
+            environment=environment,
         )
         #: What atomic writes have staged here.
         self.staging = PartitionStaging(self._writer, environment=environment, files=staged)
@@ -85,6 +99,8 @@ class PartitionLog:
         #: The topic's own configuration as it stands beside the log; the log directory's to set.
         self.kept_config: Mapping[str, str] = {}
         self._deletion_paused = True  # changed under _reshaping
+        self._follows = False  # changed under _reshaping
+        self._start_moved = False  # since ``expire`` told of it; changed under _reshaping
         self._pending_deletes: list[SealedSegment] = []
         self._reshaping = threading.Lock()  # retention, compaction and the end, one at a time
         self.compaction = LogCompaction(
@@ -168,6 +184,17 @@ class PartitionLog:
         with self._reshaping:
             self._deletion_paused = False
 
+    @property
+    def follows(self) -> bool:
+        """True while the log starts where its leader's does: nothing is deleted by age or size.
+        Compaction goes on, below the high watermark."""
+        return self._follows
+
+    def set_follows(self, follows: bool) -> None:
+        """Leave the log's start to a leader, or not; on return nothing more is deleted by age."""
+        with self._reshaping:
+            self._follows = follows
+
     # -- appending ----------------------------------------------------------------------
 
     def append_as_leader(self, data: memoryview, *, leader_epoch: int) -> LogAppendInfo:
@@ -189,10 +216,22 @@ class PartitionLog:
         """Append the record batches in ``data`` as the leader stamped and sent them: all or none.
 
         They must continue the log without a gap, in leader epochs that do not go back; else
-        InvalidRequestError. Raises CorruptRecordBatchError, StorageError, and what ``offline``
-        says. The topic's limits and the sequences of producers were the leader's to check.
+        InvalidRequestError. There is none where the leader has compacted: its record batches stand
+        for what was removed. But it joins some, so the first may begin before the end of this log:
+        RecordBatchOverlapError says to where that is to be cut back. Raises
+        CorruptRecordBatchError, StorageError, and what ``offline`` says. The topic's limits and the
+        sequences of producers were the leader's to check.
         """
         return self._writer.append_as_follower(data)
+
+    def pass_over(self, offset: int) -> None:
+        """Go on at ``offset``, for the leader has nothing from the end of this log up to there (see
+        ``lost_at``); the offsets between are lost here as well.
+
+        On disk when it returns. Raises InvalidRequestError for what is not behind the end, and
+        StorageError, after which it may be tried again.
+        """
+        self.go_on_at(offset)
 
     @property
     def flushed_end(self) -> int:
@@ -259,6 +298,43 @@ class PartitionLog:
 
         return self._look_up(look_up, offset)
 
+    def read_as_replica(self, offset: int, *, max_bytes: int) -> LogSlice | None:
+        """The record batches from the one that holds ``offset`` on, for another replica.
+
+        Like ``read``, but up to the end of what is written: beyond the high watermark, and beyond
+        where that is held back for an atomic write, for the replica's own watermark hides what is
+        not to be seen. Where the log has nothing for a replica, ``lost_at`` says how far.
+        """
+
+        def look_up(view: LogView) -> LogSlice | None:
+            if not view.log_start_offset <= offset <= view.high_watermark:
+                raise OffsetOutOfRangeError(
+                    f"Offset {offset} of {self.topic_partition} is out of range for a replica: "
+                    f"expected {view.log_start_offset} to {view.high_watermark}."
+                )
+            if offset == view.high_watermark:
+                return None
+            if (lost := view.lost_at(offset)) is not None:
+                raise OffsetOutOfRangeError(
+                    f"Offset {offset} of {self.topic_partition} is out of range for a replica: "
+                    f"the records from {lost.start} up to {lost.end} were lost; go on behind them."
+                )
+            return view.segment_of(offset).read(offset, max_bytes, None)
+
+        return self._look_up(look_up, offset, view_of=self._writer.written_view)
+
+    def lost_at(self, offset: int) -> LostOffsets | None:
+        """The offsets around ``offset`` of which this log has no record: they were given up, or are
+        known to be damaged on disk. None if there are none."""
+        view = self._state.view
+        lost = view.lost_at(offset)
+        if lost is not None or not view.log_start_offset <= offset < self._writer.tail.end_offset:
+            return lost
+        for damage in view.segments[bisect_right(view.base_offsets, offset) - 1].damaged:
+            if damage.start <= offset < damage.end:
+                return LostOffsets(damage.start, damage.end)
+        return None
+
     def offset_at(self, timestamp_us: int) -> int | None:
         """Base offset of the first visible record batch with a record at or after the time."""
         return self._look_up(lambda view: view.offset_at(timestamp_us), None)
@@ -273,13 +349,20 @@ class PartitionLog:
             raise InvalidRequestError(f"target_bytes is {target_bytes}; use at least 1.")
         return self._look_up(lambda view: view.split(start, end, target_bytes), None)
 
-    def _look_up(self, look_up: Callable[[LogView], T], offset: int | None) -> T:
-        """Runs ``look_up`` in the current view, again if that was outdated or met new damage."""
+    def _look_up(
+        self,
+        look_up: Callable[[LogView], T],
+        offset: int | None,
+        *,
+        view_of: Callable[[], LogView] | None = None,
+    ) -> T:
+        """Runs ``look_up`` in the current view, or that of ``view_of``; again if it was outdated or
+        met new damage."""
         for _ in range(_READ_TRIES):
             view = self._state.view
             try:
                 try:
-                    return look_up(view)
+                    return look_up(view if view_of is None else view_of())
                 except NewDamageError as damaged:
                     visible = damaged.visible
                     visible.segment.inspect(visible.limit, visible.end)
@@ -319,15 +402,44 @@ class PartitionLog:
         """Move the log start offset over what retention no longer keeps; True if it moved.
 
         Producers that have been silent for too long are forgotten as well. Nothing of that while
-        deletion is paused.
+        deletion is paused; and a follower's log keeps what its leader's does.
 
         The files stay until ``delete_expired``: first the new log start offset must be on disk.
         """
         with self._reshaping:
+            moved, self._start_moved = self._start_moved, False
+            if self._deletion_paused:
+                return moved
+            self._writer.forget_silent_producers(now_us)
+            return (not self._follows and self._expire(now_us)) or moved
+
+    def start_from(self, offset: int) -> bool:
+        """Start the log at ``offset``, where its leader's does; True if the start moved.
+
+        No further than the high watermark and what is flushed, and not while deletion is paused.
+        Segments that lie before it go once the new start is in the checkpoint, see
+        ``LogDirectory.maintain``. Raises StorageError.
+        """
+        with self._reshaping:
             if self._deletion_paused:
                 return False
-            self._writer.forget_silent_producers(now_us)
-            return self._expire(now_us)
+            tail = self._writer.tail
+            if tail.position and self._state.view.high_watermark >= tail.end_offset <= offset:
+                self._writer.roll_if_unchanged(tail.end_offset)
+            count = len(self._pending_deletes)
+            before = self._state.view.log_start_offset
+            # The checkpoint does not take a start beyond what is on disk.
+            flushed = min(offset, self._writer.flushed_end)
+            self._pending_deletes.extend(self._state.start_from(flushed))
+            start = self._state.view.log_start_offset
+            if start == before:
+                return False
+            self._start_moved = True
+        logger.info(
+            "The log of %s starts at offset %d, as its leader's; %d segments go.",
+            self.topic_partition, start, len(self._pending_deletes) - count,
+        )  # fmt: skip
+        return True
 
     def _expire(self, now_us: int) -> bool:
         tail, view, config = self._writer.tail, self._state.view, self.config
@@ -373,6 +485,8 @@ class PartitionLog:
         end of the log without a gap. Raises StorageError.
         """
         with self._reshaping:
+            if self._pending_deletes:
+                self.epochs.drop_before(self._state.view.log_start_offset)
             while self._pending_deletes:
                 segment = self._pending_deletes[0]
                 try:

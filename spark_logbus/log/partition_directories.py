@@ -10,19 +10,21 @@ reader could notice. So a log that is known to have been there is never made ane
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from spark_logbus.errors import ConfigError, LogbusError, LogMissingError, StorageError
 from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
-from spark_logbus.log.config import LogConfig
+from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import remove_tree, storage_error, storage_errors
 from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.epochs import LeaderEpochs, recover_epochs
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.ownership import is_made_by_us
 from spark_logbus.log.producers.snapshots import recover_producers
@@ -39,17 +41,20 @@ logger = logging.getLogger(__name__)
 
 # Enough for a disk to sync them together, few enough for the interpreter.
 _PREPARING_THREADS: Final = 16
+_LOG_ID_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpec:
     """A log as its topic wants it. ``config`` is what the topic's own keys make of the defaults;
-    ``base_offset`` is where it begins if it is made anew."""
+    ``base_offset`` is where it begins if it is made anew. ``follows`` says that its start is a
+    leader's to move."""
 
     metadata: PartitionMetadata
     config: LogConfig
     topic_config: Mapping[str, str]
     base_offset: int = 0
+    follows: bool = False
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -114,10 +119,6 @@ class PartitionDirectories:
         metadata = checkpoints.read_partition_metadata(self._files, directory)
         if metadata is None and known is not None:
             metadata = PartitionMetadata(topic_partition, known.topic_id)
-            try:
-                checkpoints.write_partition_metadata(self._files, directory, metadata)
-            except StorageError as error:  # of a full disk, say: it is served all the same
-                logger.warning("%s It is tried again at the next start.", error.message)
         if metadata is None:
             raise StorageError(
                 f"The file {directory / names.PARTITION_METADATA} is missing or damaged, so it is "
@@ -127,9 +128,27 @@ class PartitionDirectories:
         if known is not None and known.topic_id != metadata.topic_id:
             known = None
         kept, config = self._last_config(directory, config)
+        unflushed = config.flush_policy is FlushPolicy.OS and not (clean and known is not None)
         log = self._recover(directory, metadata, known, config=config, clean=clean)
         log.kept_config = kept
+        if metadata.log_id is None or unflushed:
+            # In the second case it may have lost records that others were told it has.
+            self.renew_log_id_or_warn(log)
         return log
+
+    def renew_log_id_or_warn(self, log: PartitionLog) -> None:
+        try:
+            self.renew_log_id(log)
+        except StorageError as error:  # of a full disk, say: it is served all the same
+            logger.warning("%s It is tried again later.", error.message)
+
+    def renew_log_id(self, log: PartitionLog) -> None:
+        """Give the log an id that it never had, on disk on return. Raises StorageError; it has none
+        then."""
+        log.log_id = None
+        metadata = PartitionMetadata(log.topic_partition, log.topic_id, _new_log_id())
+        checkpoints.write_partition_metadata(self._files, log.directory, metadata)
+        log.log_id = metadata.log_id
 
     def directory(self, topic_partition: TopicPartition) -> Path:
         return self._path / names.log_directory(topic_partition)
@@ -153,6 +172,9 @@ class PartitionDirectories:
         Most of the time is the disk's, which makes many syncs at a time last about as soon as one.
         So they are prepared side by side, and their names are synced together.
         """
+        wanted = [
+            replace(spec, metadata=replace(spec.metadata, log_id=_new_log_id())) for spec in wanted
+        ]
         if len(wanted) == 1:
             failures = [self._prepare(wanted[0])]
         else:
@@ -231,6 +253,8 @@ class PartitionDirectories:
             directory=directory,
             view=LogView.flushed((), active, log_start_offset=base_offset),
             producers=ProducerStateManager(topic_partition, self._environment.producers),
+            epochs=LeaderEpochs(self._files, directory),
+            log_id=spec.metadata.log_id,
             config=spec.config,
             environment=self._environment,
         )
@@ -255,7 +279,7 @@ class PartitionDirectories:
 
         That it cannot be kept is no reason not to serve the log: ZooKeeper has it too.
         """
-        if log.kept_config == config:
+        if log.kept_config == config or log.offline is not None:
             return
         try:
             checkpoints.write_topic_config(self._files, log.directory, config)
@@ -369,8 +393,11 @@ class PartitionDirectories:
             producers = ProducerStateManager(metadata.topic_partition, self._environment.producers)
             try:
                 recover_producers(self._files, directory, producers, view)
+                epochs = recover_epochs(
+                    self._files, directory, view, expected=metadata.log_id is not None
+                )
                 staged = recover_staged(metadata.topic_partition, directory, self._environment)
-            except OSError:
+            except (OSError, StorageError):
                 for segment in view.segments:
                     segment.retire()
                 raise
@@ -380,10 +407,16 @@ class PartitionDirectories:
             directory=directory,
             view=view,
             producers=producers,
+            epochs=epochs,
+            log_id=metadata.log_id,
             config=config,
             environment=self._environment,
             staged=staged,
         )
+
+
+def _new_log_id() -> str:
+    return secrets.token_hex(_LOG_ID_BYTES)
 
 
 def missing_log(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from spark_logbus.log.environment import HighWatermarkRule
@@ -109,17 +110,21 @@ class LogState:
         self, sealed: Sequence[SealedSegment], active: ActiveSegment, lost: tuple[LostOffsets, ...]
     ) -> None:
         """Put ``active``, which is empty, behind offsets that are lost; ``sealed`` is what is there
-        of the segment before it, all flushed."""
+        of the segment before it, all flushed. The high watermark stays until the rule moves it."""
         with self._lock:
             before, all_sealed = self.view, (*self.view.sealed, *sealed)
             first = all_sealed[0].base_offset if all_sealed else active.base_offset
             start = max(before.log_start_offset, first)
             view = LogView.flushed(all_sealed, active, log_start_offset=start, lost=lost)
-            if self._caps:
-                view = view._replace(
-                    high_watermark=before.high_watermark, visible_position=before.visible_position
-                )
-            self.view = view
+            visible = BatchPosition(before.high_watermark, before.visible_position)
+            if not all_sealed:
+                visible = BatchPosition(start, 0)
+            elif not sealed and visible.offset == before.active.base_offset:
+                # The segment that began there goes: it is the end of the one before.
+                visible = BatchPosition(visible.offset, all_sealed[-1].summary.size_bytes)
+            self.view = view._replace(
+                high_watermark=visible.offset, visible_position=visible.position
+            )
             self._durable = BatchPosition(active.base_offset, 0)
 
     def drop_head(self, count: int) -> tuple[SealedSegment, ...]:
@@ -127,6 +132,18 @@ class LogState:
         with self._lock:
             view = self.view
             start = view.base_offsets[count]
+            self.view = view.with_segments(view.sealed[count:], view.active, log_start_offset=start)
+        return view.sealed[:count]
+
+    def start_from(self, offset: int) -> tuple[SealedSegment, ...]:
+        """Start the log at ``offset``, or at the high watermark if that lies before it; take out
+        the segments that end there or earlier."""
+        with self._lock:
+            view = self.view
+            start = min(offset, view.high_watermark)
+            if start <= view.log_start_offset:
+                return ()
+            count = bisect_right(view.base_offsets, start) - 1
             self.view = view.with_segments(view.sealed[count:], view.active, log_start_offset=start)
         return view.sealed[:count]
 

@@ -7,6 +7,7 @@ a lock and never see more. A roll flushes the active segment before the next one
 but the active segment is always on disk, and a crash can tear nothing but the last file.
 
 The leader's log stamps what it appends; a follower's takes record batches as they were stamped.
+Both have a leader epoch on disk before they write the first record batch of it.
 
 A flush that failed is not tried again (see ``FlushedFile``): the log goes offline, with its high
 watermark where it was.
@@ -28,6 +29,7 @@ from spark_logbus.errors import (
     InvalidRequestError,
     LogbusError,
     PartitionOfflineError,
+    RecordBatchOverlapError,
     StorageError,
 )
 from spark_logbus.log import checkpoint as checkpoints
@@ -36,9 +38,11 @@ from spark_logbus.log.disk import flush_failure
 from spark_logbus.log.disk.filesystem import File, NotOpenedError, storage_error, storage_errors
 from spark_logbus.log.disk.flushed_file import FlushedFile
 from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.epochs import EpochEntry, LeaderEpochs
 from spark_logbus.log.producers.snapshots import save_producers
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.segment.index_file import save_index
+from spark_logbus.log.segment.lookup import BatchPosition
 from spark_logbus.log.segment.metadata import RollTimer
 from spark_logbus.log.segment.segment import (
     ActiveSegment,
@@ -49,6 +53,7 @@ from spark_logbus.log.segment.segment import (
 from spark_logbus.log.staged_batches import StagedBatches
 from spark_logbus.log.state import LogState
 from spark_logbus.log.validate import ValidatedBatch, validate_append
+from spark_logbus.log.view import LogView
 from spark_logbus.model import LostOffsets
 from spark_logbus.record import RecordBatchHeader, split, stamp
 
@@ -94,6 +99,7 @@ class LogWriter(FlushedFile):
         self,
         state: LogState,
         producers: ProducerStateManager,
+        epochs: LeaderEpochs,
         *,
         directory: Path,
         config: LogConfig,
@@ -110,6 +116,7 @@ class LogWriter(FlushedFile):
         )
         self._state = state
         self._producers = producers
+        self._epochs = epochs
         self._files = environment.files
         self.time = environment.time
         self._pool = environment.pool
@@ -118,7 +125,6 @@ class LogWriter(FlushedFile):
         self.record_batches = self.records = self.size_bytes = 0
         self.tail = Tail(view.active, self.flushed_end, view.active.metadata.size_bytes)
         producers.lost_before = view.lost[-1].end if view.lost else 0
-        self._last_epoch: int | None = None  # of the record batch before the tail, once known
         self._age = RollTimer(
             self._clock,
             first_append_us=view.active.metadata.first_append_us,
@@ -158,8 +164,10 @@ class LogWriter(FlushedFile):
             self._check_continues(batches)
             tail = self._tail_for(len(data))
             append_time_us = batches[-1].header.append_time_us
+            self._begin_epochs(
+                [EpochEntry(header.leader_epoch, header.base_offset) for header, _ in batches]
+            )
             self._write(tail, batches, data)
-            self._last_epoch = batches[-1].header.leader_epoch
             appended = LogAppendInfo(tail.end_offset, self.tail.end_offset, append_time_us)
         self._after_append(config)
         return appended
@@ -199,18 +207,27 @@ class LogWriter(FlushedFile):
         self, batches: list[ValidatedBatch], data: memoryview, leader_epoch: int
     ) -> LogAppendInfo:
         tail = self._tail_for(len(data))
+        self._begin_epochs([EpochEntry(leader_epoch, tail.end_offset)])
         now_us = self.time.stamp_us()
         offset = tail.end_offset
         for header, batch in batches:
             stamp(batch, base_offset=offset, leader_epoch=leader_epoch, append_time_us=now_us)
             offset += header.last_offset_delta + 1
         self._write(tail, batches, data, now_us)
-        self._last_epoch = leader_epoch
         return LogAppendInfo(tail.end_offset, offset, now_us)
 
     def _check_continues(self, batches: list[ValidatedBatch]) -> None:
         """Refuse a gap, an overlap and a leader epoch before the one that wrote last."""
-        offset, epoch = self.tail.end_offset, self._epoch_before_tail()
+        offset, epoch = self.tail.end_offset, max(self._epochs.latest, 0)
+        first = batches[0].header
+        if first.base_offset < offset < first.next_offset:
+            raise RecordBatchOverlapError(
+                f"The follower's log of {self.topic_partition} ends at offset {offset}, within "
+                f"what the leader has joined to one record batch since, from {first.base_offset} "
+                f"up to {first.next_offset}; cut the log back to {first.base_offset}, and fetch "
+                "from its end on.",
+                base_offset=first.base_offset,
+            )
         for header, _ in batches:
             if header.base_offset != offset:
                 raise InvalidRequestError(
@@ -227,11 +244,14 @@ class LogWriter(FlushedFile):
                 )
             offset, epoch = header.next_offset, header.leader_epoch
 
-    def _epoch_before_tail(self) -> int:
-        if self._last_epoch is None:
-            with storage_errors("read the last leader epoch in", self.directory):
-                self._last_epoch = self._state.view.last_epoch()
-        return self._last_epoch
+    def _begin_epochs(self, begun: list[EpochEntry]) -> None:
+        """Have on disk what epochs begin with the record batches that are written next."""
+        try:
+            self._epochs.begin(begun)
+        except StorageError as error:
+            if isinstance(error.__cause__, OSError):
+                self._note_refused(error.__cause__, 1)
+            raise
 
     def _tail_for(self, size: int) -> Tail:
         """The tail for an append of ``size`` bytes, after a roll if one is due."""
@@ -283,6 +303,18 @@ class LogWriter(FlushedFile):
             return failure
         return self._fail(f"{failure} What was written of the append could not be removed.")
 
+    def written_view(self) -> LogView:
+        """The log's view up to the end of what is written, which other replicas may see."""
+        while True:
+            tail, view = self.tail, self._state.view
+            if tail.segment is view.active:
+                end = BatchPosition(tail.end_offset, tail.position)
+            elif tail.end_offset == view.active.base_offset:
+                end = BatchPosition(tail.end_offset, 0)  # it rolls, and the tail follows at once
+            else:
+                continue  # one of the two is from before a change, and the other follows at once
+            return view._replace(high_watermark=end.offset, visible_position=end.position)
+
     # -- publishing what was staged -----------------------------------------------------
 
     def append_copied(self, staged: StagedBatches, leader_epoch: int) -> None:
@@ -295,6 +327,7 @@ class LogWriter(FlushedFile):
                 return
             size = sum(header.size for header in staged.headers)
             tail = self._tail_for(size)
+            self._begin_epochs([EpochEntry(leader_epoch, tail.end_offset)])
             file = tail.segment.file
             now_us = self.time.stamp_us()
             try:
@@ -308,7 +341,6 @@ class LogWriter(FlushedFile):
             except OSError as error:
                 raise self._withdrawn(tail, file, error, size) from error
             self._account(tail, staged.headers, now_us)
-            self._last_epoch = leader_epoch
         self._after_append(self.config)
 
     def between_appends(self, do: Callable[[ProducerStateManager, int], T]) -> T:
@@ -371,6 +403,11 @@ class LogWriter(FlushedFile):
         """
         with self._writing, self._flushing:
             self.raise_if_failed()
+            if offset <= self.tail.end_offset:
+                raise InvalidRequestError(
+                    f"The log of {self.topic_partition} cannot go on at offset {offset}: it has "
+                    f"come to {self.tail.end_offset}."
+                )
             self._sync_tail()
             old, end, position = self.tail
             before = self._state.view.lost
@@ -389,6 +426,7 @@ class LogWriter(FlushedFile):
             self._state.skip(sealed, new, (*before, lost))
             self._producers.lost_before = offset
             self.tail = Tail(new, offset, 0)
+            self._state.advance_high_watermark()
             if not position:
                 old.retire()
                 with storage_errors("remove the empty segment", old.path):

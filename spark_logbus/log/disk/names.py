@@ -9,7 +9,7 @@
       clock                                the time that the broker has seen last
       clock-accepted                       an operator's word that the clock is right
       <topic>-<partition>/                 the log of one partition
-        partition                          its topic id, topic and partition
+        partition                          its topic id, topic, partition and log id
         topic-config                       the topic's configuration as it was last applied
         flush-failed                       present after a failed flush, see flush_failure.py
         00000000000000000000.log           a segment, named by its base offset
@@ -20,6 +20,7 @@
         <base>-<end>.swap                  compacted: takes the place of all segments in the range
         compaction                         up to where the log was compacted, and when
         lost-offsets                       ranges of offsets whose records were given up
+        leader-epochs                      the leader epochs of its records, see epochs.py
         0000000000000000.staged            record batches of one atomic write, not yet in the log
       <topic id>-<partition>.creating/     not yet a log; removed at open
       <topic id>-<partition>.deleted/      no longer a log; removed at open
@@ -47,6 +48,10 @@ TOPIC_CONFIG: Final = "topic-config"
 FLUSH_FAILED: Final = "flush-failed"
 COMPACTION: Final = "compaction"
 LOST_OFFSETS: Final = "lost-offsets"
+LEADER_EPOCHS: Final = "leader-epochs"
+_OTHER_FILES: Final = (
+    PARTITION_METADATA, TOPIC_CONFIG, FLUSH_FAILED, COMPACTION, LOST_OFFSETS, LEADER_EPOCHS,
+)  # fmt: skip
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -178,7 +183,7 @@ def is_of_a_log(name: str) -> bool:
     for suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX):
         name = name.removesuffix(suffix)
     return (
-        name in (PARTITION_METADATA, TOPIC_CONFIG, FLUSH_FAILED, COMPACTION, LOST_OFFSETS)
+        name in _OTHER_FILES
         or _SWAP.fullmatch(name) is not None
         or any(
             parse(name) is not None

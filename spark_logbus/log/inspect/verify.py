@@ -33,6 +33,13 @@ from spark_logbus.model import TopicPartition
 
 _GONE: Final = "It was deleted while it was looked at."
 _LEFTOVER: Final = "A leftover; the broker removes it at its next start."
+# What becomes of a log with a damaged small file, by its name.
+_WITHOUT_IT: Final = {
+    names.COMPACTION: "Compaction starts over without it",
+    names.TOPIC_CONFIG: "The broker's defaults count until ZooKeeper has told",
+    names.LOST_OFFSETS: "What was given up counts as damaged",
+    names.LEADER_EPOCHS: "It is made again from the headers of the log",
+}
 
 
 class Severity(enum.Enum):
@@ -258,13 +265,8 @@ class LogCheck:
             elif names.parse_producers(name) is not None:
                 # Also after an orderly stop: it is not synced then, and a full disk may refuse it.
                 self._check_text(path, Severity.NOTE, "It is rebuilt from the log")
-            elif name == names.COMPACTION:
-                self._check_text(path, Severity.DAMAGE, "Compaction starts over without it")
-            elif name == names.TOPIC_CONFIG:
-                message = "The broker's defaults count until ZooKeeper has told"
-                self._check_text(path, Severity.DAMAGE, message)
-            elif name == names.LOST_OFFSETS:
-                self._check_text(path, Severity.DAMAGE, "What was given up counts as damaged")
+            elif name in _WITHOUT_IT:
+                self._check_text(path, Severity.DAMAGE, _WITHOUT_IT[name])
             elif name == names.FLUSH_FAILED:
                 message = "A flush failed; the next start writes again what may not be on disk."
                 self._find(Severity.NOTE, path, message)

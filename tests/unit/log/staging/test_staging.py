@@ -215,6 +215,7 @@ def test_a_full_disk_keeps_what_is_staged_for_minutes_only() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk)
     log = broker.log()
+    broker.append(record_batch(1))  # its leader epoch needs no more room from here on
     stage(log, attempt(1, write=1), 10)
     broker.clock.advance(601)
     stage(log, attempt(1, write=2), 10)
