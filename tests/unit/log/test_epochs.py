@@ -104,7 +104,7 @@ def test_an_epoch_that_is_not_above_the_latest_is_not_noted() -> None:
     [(0, []), (10, []), (11, [(3, 10)]), (40, [(3, 10)]), (41, [(3, 10), (5, 40)])],
 )
 def test_a_cut_takes_what_begins_there_or_later(end: int, left: list[tuple[int, int]]) -> None:
-    """Also where the log ends there already: an epoch may be noted that no record has."""
+    """A log may end there already: an epoch may be noted that no record has."""
     epochs = epochs_of((3, 10), (5, 40))
     epochs.cut(end)
     assert epochs.entries == entries(*left)

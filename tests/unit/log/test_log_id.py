@@ -86,7 +86,7 @@ def test_it_is_the_topics_own_policy_that_counts() -> None:
 
 
 def test_a_policy_that_ends_is_kept_once_all_is_flushed() -> None:
-    """Else a crash would take records that others were told of, and nobody would know."""
+    """A crash that comes sooner takes records that others were told of, so the id changes."""
     cut, same = 0, False
     while not same:
         broker = new_broker()
