@@ -23,8 +23,9 @@ from spark_logbus.audit.showing import as_objects, exit_code, row_of, sentences
 from spark_logbus.client import Cluster
 from spark_logbus.errors import LogbusError
 from spark_logbus.load import SparkCounts
-from spark_logbus.load.command import add_lake_options
+from spark_logbus.load.command import WRONG_USAGE, add_lake_options
 from spark_logbus.load.config import named_lake
+from spark_logbus.load.errors import UsageError
 from spark_logbus.mirror import mirror_places
 from spark_logbus.model import check_name
 from spark_logbus.programs import run_program
@@ -135,7 +136,7 @@ def main(argv: list[str] | None = None, *, spark: SparkSession | None = None) ->
                 session.stop()
     except LogbusError as error:
         console.print(f"The audit failed: {error}")
-        return 1
+        return WRONG_USAGE if isinstance(error, UsageError) else 1
     if args.json:
         for each in as_objects(result):
             print(json.dumps(each, ensure_ascii=False))

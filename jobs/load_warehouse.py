@@ -40,6 +40,7 @@ from spark_logbus.load.command import (
 from spark_logbus.load.config import COMPRESSIONS
 from spark_logbus.load.small_files import DEFAULT_FILES
 from spark_logbus.model import check_name
+from spark_logbus.plurals import plural
 from spark_logbus.programs import run_program
 from spark_logbus.zookeeper import default_connect
 
@@ -172,10 +173,10 @@ def report(console: Console, config: LoadConfig, loaded: Loaded) -> None:
     else:
         _report_commit(console, config, loaded, commit)
     if loaded.files_replaced:
-        console.print(
-            f"{loaded.files_replaced:,} small files were rewritten as {loaded.files_rewritten:,}.",
-            highlight=False,
+        small = plural(
+            loaded.files_replaced, "small file was rewritten", "small files were rewritten"
         )
+        console.print(f"{small} as {loaded.files_rewritten:,}.", highlight=False)
 
 
 def _report_commit(console: Console, config: LoadConfig, loaded: Loaded, commit: Commit) -> None:
@@ -185,9 +186,10 @@ def _report_commit(console: Console, config: LoadConfig, loaded: Loaded, commit:
             where = loaded.path
         case target:
             place = "under" if isinstance(target, str) else "of table"
-            files = f"{len(commit.files):,} files ({loaded.size_bytes:,} bytes)"
+            files = f"{plural(len(commit.files), 'file')} ({loaded.size_bytes:,} bytes)"
             where = f"{files} {place} {loaded.path}"
-    console.print(f"{loaded.records:,} records in {where}, {times_of(loaded)}.", highlight=False)
+    records = plural(loaded.records, "record")
+    console.print(f"{records} in {where}, {times_of(loaded)}.", highlight=False)
     show_places(console, loaded, commit, in_directories=isinstance(config.warehouse, str))
     if config.group is not None:
         console.print(f"Group {config.group} in ZooKeeper stands at the end of this load.")

@@ -23,7 +23,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from spark_logbus.config import build, load_toml
-from spark_logbus.errors import ConfigError
 from spark_logbus.load import JdbcTable, ReprocessConfig, Reprocessed, run_reprocess
 from spark_logbus.load.command import (
     NO_TARGET,
@@ -38,7 +37,9 @@ from spark_logbus.load.command import (
     times_of,
 )
 from spark_logbus.load.config import COMPRESSIONS
+from spark_logbus.load.errors import UsageError
 from spark_logbus.model import check_name
+from spark_logbus.plurals import plural
 from spark_logbus.programs import run_program
 from spark_logbus.zookeeper import default_connect
 
@@ -58,10 +59,10 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[ReprocessConfig, Out
     file = load_toml(Path(path), [_TABLE]).get(_TABLE, {}) if path else {}
     values: dict[str, Any] = {"zookeeper": default_connect(), **file, **given}
     if "topic" not in values:
-        raise ConfigError(f"--topic is needed, {_HERE}.")
+        raise UsageError(f"--topic is needed, {_HERE}.")
     resolve_options(values)
     if values["warehouse"] is None:
-        raise ConfigError(f"No one target is named: {NO_TARGET}, {_HERE}.")
+        raise UsageError(f"No one target is named: {NO_TARGET}, {_HERE}.")
     config = build(ReprocessConfig, values, where=path or "the options")
     check_name("topic", config.topic)
     return config, Output(as_json)
@@ -152,27 +153,31 @@ def _report_window(console: Console, done: Reprocessed) -> None:
 def _told_of_rows(done: Reprocessed) -> str:
     rows = done.before.records + done.before.dead_letters
     if done.commit is None:
-        return f"{rows:,} rows of {done.path} would be replaced."
-    return (
-        f"{rows:,} rows of {done.path} were replaced by {done.records + done.dead_letters:,}, "
-        f"{times_of(done)}."
+        return f"{plural(rows, 'row')} of {done.path} would be replaced."
+    replaced = plural(
+        rows, f"row of {done.path} was replaced", f"rows of {done.path} were replaced"
     )
+    return f"{replaced} by {done.records + done.dead_letters:,}, {times_of(done)}."
 
 
 def _told_of_files(done: Reprocessed) -> str:
     before, commit = done.before, done.commit
     if commit is None:
         names = "".join(f"\n  {name}" for name in before.names[:_SHOWN_FILES])
+        kept = plural(before.kept, "other record there is", "other records there are")
         more = f"\n  and {len(before.names) - _SHOWN_FILES:,} more"
         return (
-            f"{len(before.names):,} files of {done.path} would be replaced, and {before.kept:,} "
-            f"other records in them kept as they are:{escape(names)}"
+            f"{plural(len(before.names), 'file')} of {done.path} would be replaced; {kept} kept as "
+            f"now:{escape(names)}"
             f"{more if len(before.names) > _SHOWN_FILES else ''}"
         )
+    kept = plural(
+        before.kept, "other record that stays as it was", "other records that stay as they were"
+    )
+    files = plural(len(before.names), "file was replaced", "files were replaced")
     return (
-        f"{len(before.names):,} files were replaced by {len(commit.files):,} ({done.size_bytes:,} "
-        f"bytes) under {done.path}, with {before.kept:,} other records that stay as they were, "
-        f"{times_of(done)}."
+        f"{files} by {len(commit.files):,} ({done.size_bytes:,} bytes) under {done.path}, with "
+        f"{kept}, {times_of(done)}."
     )
 
 

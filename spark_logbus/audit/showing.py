@@ -7,6 +7,7 @@ from typing import Any, Final
 from spark_logbus.audit.comparison import AuditResult, WindowResult
 from spark_logbus.audit.ledger import State
 from spark_logbus.audit.verdicts import Status
+from spark_logbus.plurals import plural
 from spark_logbus.times import show_moment
 
 _FINDINGS: Final = 1
@@ -125,15 +126,11 @@ def sentences(result: AuditResult) -> list[str]:
     found = sum(window.found.records for window in result.windows)
     state = "all complete"
     if result.findings:
-        state = _plural(result.findings, "finding")
+        state = plural(result.findings, "finding")
     elif result.not_yet_known:
-        state = f"{_plural(result.not_yet_known, 'window')} not yet known"
+        state = f"{plural(result.not_yet_known, 'window')} not yet known"
     lines.append(
-        f"{_plural(len(result.windows), 'window')} of {result.topic}: {counted:,} records counted, "
+        f"{plural(len(result.windows), 'window')} of {result.topic}: {counted:,} records counted, "
         f"{found:,} found; {state}."
     )
     return lines
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

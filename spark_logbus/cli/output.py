@@ -56,10 +56,6 @@ def human_bytes(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def _mark(is_so: bool) -> str:
     return "*" if is_so else _NO_VALUE
 

@@ -18,6 +18,7 @@ from rich.table import Table
 from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
 from spark_logbus.load.config import TargetConfig, named_lake, properties_of
+from spark_logbus.load.errors import UsageError
 from spark_logbus.load.report import LoadReport
 from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tables import (
@@ -28,6 +29,10 @@ from spark_logbus.load.tables import (
     TableOfLake,
 )
 from spark_logbus.model import OffsetRange
+from spark_logbus.plurals import plural
+
+#: Exit code for options that cannot be used together, as argparse has it for a single one.
+WRONG_USAGE: Final = 2
 
 C = TypeVar("C", bound=TargetConfig)
 R = TypeVar("R", bound=LoadReport)
@@ -157,7 +162,8 @@ def run_job(
 ) -> int:
     """Runs a job in a session of its own, with each step shown as it passes, and tells the outcome.
 
-    Returns the exit code. An error is told in one message, which begins with ``failed``.
+    Returns the exit code, which is 2 where options do not go together. An error is told in one
+    message, which begins with ``failed``.
     """
     console = Console(soft_wrap=True)
     try:
@@ -173,7 +179,7 @@ def run_job(
                 spark.stop()
     except LogbusError as error:
         console.print(f"[bold red]{failed}:[/] {escape(error.message)}", highlight=False)
-        return 1
+        return WRONG_USAGE if isinstance(error, UsageError) else 1
     if output.as_json:
         sys.stdout.write(f"{json.dumps(report.to_json())}\n")
     else:
@@ -214,15 +220,18 @@ def show_places(
             if in_directories
             else "the partition of null"
         )
-        console.print(
-            f"{report.without_event_time:,} records have no event time; they are in {place}.",
-            highlight=False,
+        timeless = plural(
+            report.without_event_time,
+            "record has no event time; it is",
+            "records have no event time; they are",
         )
+        console.print(f"{timeless} in {place}.", highlight=False)
     if report.dead_letters:
-        console.print(
-            f"{report.dead_letters:,} records did not decode; they are in "
-            f"{report.dead_letters_path}.",
-            highlight=False,
+        dead = plural(
+            report.dead_letters,
+            "record did not decode; it is",
+            "records did not decode; they are",
         )
+        console.print(f"{dead} in {report.dead_letters_path}.", highlight=False)
     if report.hive_table is not None:
         console.print(f"Table {report.hive_table} has them.")

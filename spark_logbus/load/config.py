@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from spark_logbus.errors import ConfigError
+from spark_logbus.load.errors import UsageError
 from spark_logbus.load.layout import OPTIONS, LayoutChoice
 from spark_logbus.load.tables import (
     ENVIRONMENT,
@@ -212,16 +213,16 @@ def named_lake(
     """The table of a lake that ``--delta``, ``--iceberg`` and ``--lake-properties`` name; None
     where none of them is given.
 
-    Raises ConfigError where they name two tables, or properties of none.
+    Raises UsageError where they name two tables, or properties of none, and ConfigError.
     """
     if delta is not None and iceberg is not None:
-        raise ConfigError("--delta and --iceberg each name a table; give one of them.")
+        raise UsageError("--delta and --iceberg each name a table; give one of them.")
     if delta is not None:
         return DeltaTable(delta, lake_properties(properties))
     if iceberg is not None:
         return IcebergTable.parse(iceberg, lake_properties(properties))
     if properties is not None:
-        raise ConfigError(
+        raise UsageError(
             f"--lake-properties is {properties}, and no table of a lake is named; give --delta or "
             "--iceberg as well, or leave it out."
         )

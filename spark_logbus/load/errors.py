@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Final
 
-from spark_logbus.errors import Fault, LogbusError
+from spark_logbus.errors import ConfigError, Fault, LogbusError
 
 _SQL_ERROR: Final = "PSQLException: "
 
@@ -15,6 +15,10 @@ class WarehouseError(LogbusError):
     """The warehouse directory is not in a state that a load can build on, or not reachable."""
 
     fault: ClassVar[Fault] = "data"
+
+
+class UsageError(ConfigError):
+    """Options of a job that do not go together, or do not name one target."""
 
 
 class SupersededError(WarehouseError):

@@ -18,6 +18,7 @@ from spark_logbus.times import parse_duration_us, parse_past_us
 if TYPE_CHECKING:
     from spark_logbus.audit import AuditResult
     from spark_logbus.audit.auditing import Place
+    from spark_logbus.load.tables import TableOfLake
 
 
 def audit(
@@ -117,6 +118,7 @@ def audit(
         audit_topic=audit_topic,
         wait_s=_parsed(wait, "--wait", parse_duration_us) / 1e6,
     )
+    table = _named(delta, iceberg, lake_properties)
     with ExitStack() as stack:
         cluster = stack.enter_context(connected(zookeeper))
         places: list[Place] = []
@@ -124,13 +126,10 @@ def audit(
             from spark_logbus.audit.warehouse import local_warehouse
 
             places.append(local_warehouse(cluster, topic, warehouse))
-        if (delta, iceberg, lake_properties) != (None, None, None):
-            from spark_logbus.load.config import named_lake
+        if table is not None:
             from spark_logbus.load.lake.places import lake_place
 
-            table = named_lake(delta, iceberg, lake_properties)
-            if table is not None:
-                places.append(lake_place(cluster, topic, table))
+            places.append(lake_place(cluster, topic, table))
         if mirror is not None:
             from spark_logbus.mirror import mirror_places
 
@@ -155,6 +154,21 @@ def _parsed(text: str, option: str, parse: Callable[[str], int]) -> int:
         return parse(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}.") from error
+
+
+def _named(
+    delta: str | None, iceberg: str | None, lake_properties: str | None
+) -> TableOfLake | None:
+    """Returns the table of a lake that the options name, without an import where none is given."""
+    if (delta, iceberg, lake_properties) == (None, None, None):
+        return None
+    from spark_logbus.load.config import named_lake
+    from spark_logbus.load.errors import UsageError
+
+    try:
+        return named_lake(delta, iceberg, lake_properties)
+    except UsageError as error:
+        raise typer.BadParameter(error.message) from error
 
 
 def _print(result: AuditResult, *, only_findings: bool) -> None:

@@ -23,9 +23,9 @@ from spark_logbus.cli.output import (
     Table,
     console,
     human_bytes,
-    plural,
     print_json,
 )
+from spark_logbus.plurals import plural
 
 if TYPE_CHECKING:
     from spark_logbus.client import BrokerDescription, ClusterDescription

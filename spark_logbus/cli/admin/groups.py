@@ -29,12 +29,12 @@ from spark_logbus.cli.output import (
     Column,
     Table,
     console,
-    plural,
     print_json,
     utc,
 )
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import InvalidRequestError
+from spark_logbus.plurals import plural
 from spark_logbus.record.format import MAX_OFFSET
 from spark_logbus.times import parse_duration_us, parse_moment_us
 

@@ -22,9 +22,9 @@ from spark_logbus.cli.output import (
     Column,
     Table,
     console,
-    plural,
 )
 from spark_logbus.errors import InvalidRequestError
+from spark_logbus.plurals import plural
 
 if TYPE_CHECKING:
     from spark_logbus.selection import Selection

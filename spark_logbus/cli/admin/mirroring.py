@@ -6,10 +6,11 @@ import time
 from contextlib import ExitStack
 from typing import Any, Final, Self
 
-from spark_logbus.cli.output import ago, console, human_bytes, plural, print_json
+from spark_logbus.cli.output import ago, console, human_bytes, print_json
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import LogbusError
 from spark_logbus.mirror import Listener, MirrorProgress, PartitionLag
+from spark_logbus.plurals import plural
 
 _EVERY_S: Final = 10.0  # between two lines about copying, where no line can be written over
 

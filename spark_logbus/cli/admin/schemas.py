@@ -18,10 +18,10 @@ from spark_logbus.cli.output import (
     Column,
     Table,
     console,
-    plural,
     print_json,
 )
 from spark_logbus.errors import InvalidRequestError
+from spark_logbus.plurals import plural
 
 if TYPE_CHECKING:
     from spark_logbus.schemas.registry.registry import SchemaRegistry

@@ -22,7 +22,8 @@ from spark_logbus.cli.options import (
     ZooKeeper,
     connected,
 )
-from spark_logbus.cli.output import NUMBER, SIZE, Column, Table, console, plural, print_json
+from spark_logbus.cli.output import NUMBER, SIZE, Column, Table, console, print_json
+from spark_logbus.plurals import plural
 from spark_logbus.topic_schemas import Encoding
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from spark_logbus.cli.options import (
     connected,
     producer_config,
 )
-from spark_logbus.cli.output import NUMBER, Column, Kind, Table, console, plural
+from spark_logbus.cli.output import NUMBER, Column, Kind, Table, console
+from spark_logbus.plurals import plural
 
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster, ProducerConfig

@@ -30,8 +30,9 @@ from spark_logbus.cli.options import (
     connected,
     producer_config,
 )
-from spark_logbus.cli.output import console, plural
+from spark_logbus.cli.output import console
 from spark_logbus.errors import InvalidRequestError, LogbusError
+from spark_logbus.plurals import plural
 
 if TYPE_CHECKING:
     from spark_logbus.client import Cluster

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from spark_logbus.cli.data.chunks import Chunk, refused
-from spark_logbus.cli.output import plural
 from spark_logbus.errors import DeliveryFailedError, InvalidRequestError, RequestTimeoutError
+from spark_logbus.plurals import plural
 
 if TYPE_CHECKING:
     from spark_logbus.client import AppendedRange, Producer, RecordFuture

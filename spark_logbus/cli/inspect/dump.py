@@ -24,12 +24,12 @@ from spark_logbus.cli.output import (
     Table,
     console,
     human_bytes,
-    plural,
     print_json,
     text_of,
     utc,
 )
 from spark_logbus.errors import InvalidRequestError, LogbusError
+from spark_logbus.plurals import plural
 
 if TYPE_CHECKING:
     from spark_logbus.log import File

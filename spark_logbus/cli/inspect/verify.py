@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_logbus.cli.inspect.directories import holds_no_logs
-from spark_logbus.cli.output import Column, Table, console, human_bytes, plural, print_json
+from spark_logbus.cli.output import Column, Table, console, human_bytes, print_json
+from spark_logbus.plurals import plural
 
 if TYPE_CHECKING:
     from spark_logbus.log.inspect import Verification

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from spark_logbus.cli.output import Console, console, plural
+from spark_logbus.cli.output import Console, console
 from spark_logbus.errors import EmbeddedServerError
+from spark_logbus.plurals import plural
 
 if TYPE_CHECKING:
     from spark_logbus.local.cluster import EmbeddedCluster

@@ -31,8 +31,11 @@ from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, ObservedTally, RecordTally, aggregates, tally_from
 from spark_logbus.load.target import History, PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
+from spark_logbus.plurals import plural
 
 _DELTA_LOG: Final = "_delta_log"
+#: Directory of an Iceberg table's versions, and the ends of the names of their files.
+_ICEBERG_METADATA: Final = ("metadata", (".metadata.json", ".metadata.json.gz"))
 
 
 class FileTarget(Warehouse):
@@ -42,7 +45,7 @@ class FileTarget(Warehouse):
         self, spark: SparkSession, root: str, config: TargetConfig, choice: LayoutChoice
     ) -> None:
         super().__init__(spark, root, config.topic)
-        _refuse_delta_table(spark, root, self.path)
+        _refuse_tables_of_lakes(spark, root, self.path)
         self._compression = config.compression
         self._choice = choice
         self._table = (
@@ -88,8 +91,9 @@ class FileTarget(Warehouse):
         read = observed.tally()
         if staged != read:
             raise DataLossError(
-                f"Expected {read.records:,} records, which {len(names)} files of {self.path} hold, "
-                f"staged {staged.records:,}; nothing was changed. Run the load again."
+                f"Expected {plural(read.records, 'record')}, which {len(names)} files of "
+                f"{self.path} hold, staged {staged.records:,}; nothing was changed. Run the "
+                "load again."
             )
         return last.rewritten(staging, files, replaces=names, schema=last.schema)
 
@@ -167,14 +171,22 @@ class FileTarget(Warehouse):
         return staging.plan_replacement(last, window, before, self._check_table)
 
 
-def _refuse_delta_table(spark: SparkSession, *places: str) -> None:
-    """Raises ConfigError for a directory that is a Delta table: its readers would not see a load's
-    files there, ``VACUUM`` would delete them, and its rows are no warehouse's."""
+def _refuse_tables_of_lakes(spark: SparkSession, *places: str) -> None:
+    """Raises ConfigError for a directory that is a Delta or an Iceberg table: its readers would not
+    see a load's files there, clean-ups would delete them, and its rows are no warehouse's."""
+    metadata, ends = _ICEBERG_METADATA
     for place in places:
-        if HadoopDirectory(spark, place).exists(_DELTA_LOG):
+        directory = HadoopDirectory(spark, place)
+        if directory.exists(_DELTA_LOG):
             raise ConfigError(
                 f"{place} is a Delta table and no directory of a warehouse. Name it with --delta, "
                 "as a DeltaTable in Python, or name another directory."
+            )
+        if any(name.endswith(ends) for name in directory.names(metadata)):
+            raise ConfigError(
+                f"{place} is an Iceberg table and no directory of a warehouse. Name it with "
+                "--iceberg, by its name in its catalogue, as an IcebergTable in Python, or name "
+                "another directory."
             )
 
 

@@ -38,6 +38,7 @@ from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tables import JdbcTable
 from spark_logbus.load.tally import NONE, TALLIED, RecordTally, tally_of
 from spark_logbus.model import OffsetRange
+from spark_logbus.plurals import plural
 
 _DEAD: Final = "_dead"
 
@@ -169,10 +170,10 @@ class StagingTables:
             )
             if deleted != expected:
                 raise DataLossError(
-                    f"Expected to replace {expected:,} rows of {table}, as many as the window had "
-                    f"there, but {deleted:,} could be deleted; nothing was changed. If somebody "
-                    "else has changed the table meanwhile, run it again; if not, does it have a "
-                    "trigger, a rule or policies that keep rows?"
+                    f"Expected to replace {plural(expected, 'row')} of {table}, as many as the "
+                    f"window had there, but {deleted:,} could be deleted; nothing was changed. If "
+                    "somebody else has changed the table meanwhile, run it again; if not, does it "
+                    "have a trigger, a rule or policies that keep rows?"
                 )
 
     def move(self, transaction: JdbcTransaction, part: Part) -> None:
@@ -188,7 +189,7 @@ class StagingTables:
         )
         if moved != part.tally.records:
             raise DataLossError(
-                f"Expected {part.tally.records:,} records, which were staged for {table}, but it "
+                f"Expected {plural(part.tally.records, 'record')}, as staged for {table}, but it "
                 f"took {moved:,}; nothing was committed. Does the table have a trigger, a rule or "
                 "policies that leave rows out?"
             )

@@ -34,6 +34,7 @@ from spark_logbus.load.lake.writing import Written, write
 from spark_logbus.load.layout import Layout, Period
 from spark_logbus.load.plan.window import inside
 from spark_logbus.model import OffsetRange
+from spark_logbus.plurals import first_of, plural
 
 #: Commits that others may make, one after the other, while a load tries to make its own.
 TRIES: Final = 30
@@ -120,10 +121,11 @@ class DeadLetters:
                 return
             gone = [*mark.letters] if version is None else version.missing(mark.letters)
             if version is None or gone:
+                load = f"with dead letters that load {mark.number} has committed"
+                files = plural(len(gone), f"file {load} is", f"files {load} are")
                 raise WarehouseError(
-                    f"{len(gone)} files with dead letters that load {mark.number} has committed "
-                    f"are gone from {self.name}, {gone[0]} among them. Restore them; or delete the "
-                    f"mark _logbus/{mark.staging}.json of the table that was loaded, and run "
+                    f"{files} gone from {self.name} ({first_of(gone)}). Restore them, or delete "
+                    f"the mark _logbus/{mark.staging}.json of the table that was loaded, and run "
                     "reprocess.py with --dead-letters, which writes them again."
                 )
             added = [version.describe(path) for path in mark.letters]

@@ -11,6 +11,7 @@ from spark_logbus.load.lake.staging import StagedCommit
 from spark_logbus.load.lake.table import LakeVersion
 from spark_logbus.load.lake.topic_tables import TopicTables
 from spark_logbus.load.schema import IncompatibleColumnsError
+from spark_logbus.plurals import first_of, plural
 
 
 def check_unchanged(tables: TopicTables, staged: StagedCommit, version: LakeVersion) -> None:
@@ -24,11 +25,15 @@ def check_unchanged(tables: TopicTables, staged: StagedCommit, version: LakeVers
     gone = version.missing([file.path for file in staged.added])
     gone += tables.letters.missing([file.path for file in staged.letters])
     if gone:
+        files = plural(
+            len(gone),
+            f"file that was written for {tables.name} is gone before its commit",
+            f"files that were written for {tables.name} are gone before their commit",
+        )
         raise WarehouseError(
-            f"{len(gone)} files that were written for {tables.name} are gone before their "
-            f"commit, {gone[0]} among them: something clears away files that the table does "
-            "not name yet, as a VACUUM without retention does. Nothing was committed. Keep "
-            "such files for longer than a load takes, and run it again."
+            f"{files} ({first_of(gone)}): something clears away files that the table does not name "
+            "yet, as a VACUUM without retention does. Nothing was committed. Keep such files for "
+            "longer than a load takes, and run it again."
         )
 
 
@@ -37,9 +42,14 @@ def check_replaced(tables: TopicTables, staged: StagedCommit) -> None:
     there = {file.path for file in tables.opened().files()}
     gone = [file.path for file in staged.removed if file.path not in there]
     if gone:
+        files = plural(
+            len(gone),
+            f"file of {tables.name} while its records",
+            f"files of {tables.name} while their records",
+        )
         raise WarehouseError(
-            f"Another writer has replaced {len(gone)} files of {tables.name} while their records "
-            f"were read, {gone[0]} among them; nothing was changed. Run it again."
+            f"Another writer has replaced {files} were read ({first_of(gone)}); nothing was "
+            "changed. Run it again."
         )
 
 

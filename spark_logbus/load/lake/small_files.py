@@ -13,6 +13,7 @@ from spark_logbus.load.lake.topic_tables import TopicTables
 from spark_logbus.load.lake.writing import write
 from spark_logbus.load.small_files import worth_rewriting
 from spark_logbus.load.tally import ObservedTally
+from spark_logbus.plurals import plural
 
 
 def rewrite(tables: TopicTables, last: Commit, *, least: int) -> StagedCommit | None:
@@ -31,7 +32,7 @@ def rewrite(tables: TopicTables, last: Commit, *, least: int) -> StagedCommit | 
     read = observed.tally()
     if written.tally != read:
         raise DataLossError(
-            f"Expected {read.records:,} records, which {len(files)} files of {tables.name} hold, "
-            f"staged {written.tally.records:,}; nothing was changed. Run the load again."
+            f"Expected {plural(read.records, 'record')}, which {len(files)} files of {tables.name} "
+            f"hold, staged {written.tally.records:,}; nothing was changed. Run the load again."
         )
     return replacing(last, mark, version, written, files, data_change=False)

@@ -26,6 +26,7 @@ from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, TALLIED, RecordTally
 from spark_logbus.load.target import PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
+from spark_logbus.plurals import plural
 
 
 def find(tables: TopicTables, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
@@ -97,7 +98,7 @@ def _stage_replacement(
             )
         if kept.tally.records != before.kept_records:
             raise DataLossError(
-                f"Expected {before.kept_records:,} records that stay in {tables.name}, wrote "
+                f"Expected {plural(before.kept_records, 'other record')} in {tables.name}, wrote "
                 f"{kept.tally.records:,}; nothing was changed. Run it again."
             )
     letters = staged.letters.files
@@ -129,8 +130,8 @@ def _files_before(
     there = [file for file in version.files() if file.path in names]
     if len(there) != len(before.files):
         raise WarehouseError(
-            f"Another writer has changed {tables.name} meanwhile: {len(before.files)} files held "
-            f"records of the window, and {len(there)} of them are there. Nothing was changed. Run "
-            "it again."
+            f"Another writer has changed {tables.name} meanwhile: of "
+            f"{plural(len(before.files), 'file')} with records of the window, {len(there)} can be "
+            "found. Nothing was changed. Run it again."
         )
     return there

@@ -25,6 +25,7 @@ from spark_logbus.load.read.shuffle import most_directories
 from spark_logbus.load.read.values import UNDECODABLE, columns_of_schema
 from spark_logbus.load.step_timer import StepTimer
 from spark_logbus.load.tally import NONE, ConditionCount, ObservedTally, RecordTally
+from spark_logbus.plurals import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +144,8 @@ class DecodedRead:
         if staged.records > offsets or (staged.records < offsets and not with_gaps):
             where = ", ".join(map(str, source.ranges))
             raise DataLossError(
-                f"Expected {offsets:,} records in {where}, found {staged.records:,}; nothing was "
-                f"committed. Topic {topic} is not compacted, so that each offset has "
+                f"Expected {plural(offsets, 'record')} in {where}, found {staged.records:,}; "
+                f"nothing was committed. Topic {topic} is not compacted, so that each offset has "
                 "its record. If it was compacted at one time, use --allow-gaps; if not, check it "
                 "with `logbus verify`."
             )
@@ -155,7 +156,7 @@ class DecodedRead:
         if staged != handed_over:
             where = ", ".join(map(str, self._input.source.ranges))
             raise DataLossError(
-                f"Expected {handed_over.records:,} records, which were read of {where}, staged "
+                f"Expected {plural(handed_over.records, 'record')}, as read of {where}, staged "
                 f"{staged.records:,}{'' if staged.records != handed_over.records else ' others'}; "
                 "nothing was committed. Run the load again, and if it persists, check the topic "
                 "with `logbus dump`."

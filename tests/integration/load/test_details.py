@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -32,6 +33,7 @@ from spark_logbus.load.read.reading import Decoding, read
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory, read_only
+from tests.integration.load.loaded_lake import catalog_at
 from tests.servers.cluster import Logbus
 
 SECOND_US = 1_000_000
@@ -474,18 +476,27 @@ def test_ranges_of_one_partition_are_all_read(
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["the topic's", "the warehouse"])
-def test_a_directory_that_is_a_delta_table_is_refused(
-    spark: SparkSession, logbus: Logbus, tmp_path: Path, inside: bool
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_a_directory_that_is_a_table_of_a_lake_is_refused(
+    spark: SparkSession, logbus: Logbus, tmp_path: Path, form: str, inside: bool
 ) -> None:
-    """Refuses it for loads and reads: ``VACUUM`` would delete a load's files there."""
-    topic = Topic(spark, logbus, tmp_path)
+    """Refuses it for loads and reads: clean-ups of the table would delete a load's files."""
+    topic = Topic(spark, logbus, tmp_path / "lake")
     topic.produce("a")
-    table = topic.directory if inside else tmp_path
-    DeltaTable.create(table, pa.schema([("offset", pa.int64())]))
-    before = sorted(tmp_path.rglob("*"))
-    told = rf"{re.escape(str(table))} is a Delta table and no directory of a warehouse\. Name it"
+    table = topic.directory if inside else tmp_path / "lake"
+    columns = pa.schema([("offset", pa.int64())])
+    if form == "delta":
+        DeltaTable.create(table, columns)
+    else:
+        catalog = load_catalog("test", **catalog_at(tmp_path))
+        catalog.create_namespace("n")
+        catalog.create_table("n.t", columns, location=str(table))
+    before = sorted((tmp_path / "lake").rglob("*"))
+    kind = "a Delta table" if form == "delta" else "an Iceberg table"
+    refused = f"{table} is {kind} and no directory of a warehouse."
+    told = rf"{re.escape(refused)} .* --{form}, "
     with pytest.raises(ConfigError, match=told):
         topic.load()
     with pytest.raises(ConfigError, match=told):
-        union_read(spark, topic.name, str(tmp_path), zookeeper=logbus.zookeeper)
-    assert sorted(tmp_path.rglob("*")) == before
+        union_read(spark, topic.name, str(tmp_path / "lake"), zookeeper=logbus.zookeeper)
+    assert sorted((tmp_path / "lake").rglob("*")) == before

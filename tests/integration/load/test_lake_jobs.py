@@ -47,9 +47,9 @@ def test_the_jobs_load_and_reprocess_a_table(lake: LoadedLake, tmp_path: Path) -
     lake.produce('{"n": 1, "m": 2.5}', "{", timestamp_us=at_us)
     done = run("load_warehouse.py", "--json-schema", "n int")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 records in 1 files (" in done.stdout
+    assert "1 record in 1 file (" in done.stdout
     assert f"bytes) of table {lake.opened.name}" in done.stdout
-    assert f"1 records did not decode; they are in {lake.opened.name}_dead_letters." in done.stdout
+    assert f"1 record did not decode; it is in {lake.opened.name}_dead_letters." in done.stdout
     version = lake.opened.newest()
     assert version is not None
     assert [file.partition for file in version.files()] == [

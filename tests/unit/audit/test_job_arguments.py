@@ -59,5 +59,5 @@ def test_a_table_of_a_lake_is_named_for_the_job(capsys: pytest.CaptureFixture[st
     assert parse_arguments(["--topic", "t"]).table is None
     given = parse_arguments(["--topic", "t", "--delta", "s3://lake/t", "--warehouse", "/data"])
     assert (given.table, given.warehouse) == (DeltaTable("s3://lake/t"), "/data")
-    assert main(["--topic", "t", "--delta", "/t", "--iceberg", "c.n.t"]) == 1
+    assert main(["--topic", "t", "--delta", "/t", "--iceberg", "c.n.t"]) == 2
     assert "--delta and --iceberg each name a table" in capsys.readouterr().out

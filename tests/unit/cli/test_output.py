@@ -23,9 +23,9 @@ from spark_logbus.cli.output import (
     ago,
     console,
     human_bytes,
-    plural,
     utc,
 )
+from spark_logbus.plurals import plural
 
 
 @pytest.mark.parametrize(

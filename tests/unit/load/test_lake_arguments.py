@@ -5,13 +5,18 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from jobs.audit_completeness import main as audit_job
+from jobs.load_warehouse import main as load_job
 from jobs.load_warehouse import parse_arguments, report
+from jobs.reprocess import main as reprocess_job
 from spark_logbus.errors import ConfigError
 from spark_logbus.load import (
     Commit,
@@ -101,6 +106,35 @@ def test_a_table_of_a_lake_is_the_only_target(
     assert "give one of --warehouse, --delta, --iceberg, or --jdbc-url" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("job", [load_job, reprocess_job, audit_job])
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--delta", "/t", "--iceberg", "c.n.t"], "--delta and --iceberg each name a table"),
+        (["--warehouse", "/d", "--lake-properties", "f"], "no table of a lake is named"),
+    ],
+)
+def test_options_that_do_not_go_together_are_wrong_usage(
+    job: Callable[[list[str]], int],
+    options: list[str],
+    named: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    window = ["--from", "earliest"] if job is reprocess_job else []
+    assert job([*TOPIC, *window, *options]) == 2
+    assert named in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "other", [["--warehouse", "/d"], ["--jdbc-url", "jdbc:postgresql://db/w", "--jdbc-table", "t"]]
+)
+def test_a_second_target_of_reprocessing_is_wrong_usage(
+    other: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reprocess_job([*TOPIC, "--from", "earliest", "--iceberg", "c.n.t", *other]) == 2
+    assert "No one target is named" in capsys.readouterr().out
+
+
 def test_a_line_without_a_value_is_not_shown(tmp_path: Path) -> None:
     file = tmp_path / "lake.properties"
     file.write_text("AWS_REGION=here\nonly-a-secret\n")
@@ -163,3 +197,9 @@ def test_a_report_names_the_table_with_files_and_bytes() -> None:
     assert "2 files (1,234 bytes) under lake.clicks" in told("/lake")
     assert "4 records in lake.clicks" in told(JdbcTable("jdbc:postgresql://db/w", "t"))
     assert "Nothing new in clicks; lake.clicks is up to date." in told("/lake", commit=None)
+    one = replace(COMMIT, files=("a",))
+    said = told(
+        DeltaTable("/lake/clicks"), commit=one, records=1, files_replaced=9, files_rewritten=1
+    )
+    assert "1 record in 1 file (1,234 bytes) of table lake.clicks" in said
+    assert "9 small files were rewritten as 1." in said

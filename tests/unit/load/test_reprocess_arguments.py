@@ -98,7 +98,7 @@ def test_what_a_window_or_its_values_cannot_be_is_named(
 
 
 def test_what_is_missing_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--from", "earliest", "--topic", "t"]) == 1
+    assert main(["--from", "earliest", "--topic", "t"]) == 2
     shown = capsys.readouterr().out
     assert shown == (
         "Reprocessing failed: No one target is named: give one of --warehouse, --delta, "
@@ -145,7 +145,7 @@ def test_a_report_tells_before_and_now() -> None:
     said = told(done)
     for part in (
         "Reprocessed clicks", "2,499", "12 files were replaced by 2 ", "70 other records that stay",
-        "5 records have no event time; they are in date=__HIVE", "1 records did not decode",
+        "5 records have no event time; they are in date=__HIVE", "1 record did not decode",
         "Table db.t has them.",
     ):  # fmt: skip
         assert part in said
@@ -187,6 +187,13 @@ def test_of_a_table_of_a_lake_files_are_told() -> None:
     assert "12 files were replaced by 2 " in said
     assert "Null in the window from now on: n." in said
     assert "5 records have no event time; they are in the partition of null." in said
+    alone = ExistingRows(2_500, 0, files=("part-9",), kept_records=1)
+    plan = told(replace(PLAN, before=alone), config)
+    assert "1 file of /data/clicks would be replaced; 1 other record there is kept as now:" in plan
+    said = told(replace(done, before=alone, without_event_time=1, dead_letters=1), config)
+    assert "1 file was replaced by 2 " in said
+    assert "with 1 other record that stays as it was, " in said
+    assert "1 record has no event time; it is in the partition of null." in said
 
 
 def test_of_a_table_rows_are_told() -> None:
@@ -199,4 +206,6 @@ def test_of_a_table_rows_are_told() -> None:
     done = replace(plan, commit=commit, records=2_499, dead_letters=1, dead_letters_path="d")
     said = told(done, config)
     assert "2,500 rows of /data/clicks were replaced by 2,500, 1.0 s (write 0.5)." in said
-    assert "1 records did not decode; they are in d." in said
+    assert "1 record did not decode; it is in d." in said
+    said = told(replace(done, before=ExistingRows(1, 0)), config)
+    assert "1 row of /data/clicks was replaced by 2,500, " in said
