@@ -117,6 +117,12 @@ class OffsetOutOfRangeError(InvalidRequestError):
     code = 11
 
 
+class BelowWatermarkError(InvalidRequestError):
+    """A log was to be truncated below its high watermark, and that was not asked for."""
+
+    code = 27
+
+
 class GroupRewoundError(InvalidRequestError):
     """A commit of positions from before the group's last rewind."""
 

@@ -189,11 +189,15 @@ class Publisher:
         for number, each in enumerate(shares):
             if outcomes[number] is None:
                 outcomes[number] = flushed[each.topic_partition]
-                led = self._replica_manager.find(each.topic_partition)
-                if outcomes[number] is None and led is not None:
-                    led.log.publishing.finish(each.write)
+                if outcomes[number] is None:
+                    outcomes[number] = _attempt(self._finish, each)
         self._require_lease()  # or another broker may have the id by now, and not this log
         return outcomes
+
+    def _finish(self, share: PartitionShare) -> None:
+        led = self._replica_manager.find(share.topic_partition)
+        if led is not None:
+            led.log.publishing.finish(share.write)
 
     def _for_each(
         self, shares: Sequence[PartitionShare], append: Callable[[PartitionShare], None]

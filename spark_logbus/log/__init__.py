@@ -5,6 +5,7 @@ record is visible once it is on disk: readers see what lies below the high water
 moves that. No sockets, no Arrow, no ZooKeeper.
 """
 
+from spark_logbus.log.append_info import LogAppendInfo
 from spark_logbus.log.compaction.log_compaction import CompactionGroup, CompactionPlan
 from spark_logbus.log.compaction.swap import index_cleaned
 from spark_logbus.log.config import LogConfig
@@ -16,7 +17,6 @@ from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.staging.staging import DecidedShare, StagedAppend
 from spark_logbus.log.view import LogSlice
-from spark_logbus.log.writer import LogAppendInfo
 from spark_logbus.log.writer_runs import StagedBy
 
 __all__ = [

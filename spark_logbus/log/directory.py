@@ -127,9 +127,11 @@ class LogDirectory:
             self.closed_writes,
             WriterRuns(),
             watermark,
+            self._write_checkpoint,
         )
         self._changing = threading.Lock()  # ensure, remove, close
         self._maintaining = threading.Lock()
+        self._checkpointing = threading.Lock()  # what is written last was read last
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._failed: dict[TopicPartition, StorageError] = {}
         self._checkpoints: dict[TopicPartition, LogCheckpoint] = {}
@@ -611,22 +613,26 @@ class LogDirectory:
 
     def _checkpoint_or_warn(self) -> bool:
         """Write the checkpoint; False, and a warning, when that failed."""
-        entries = [log.checkpoint() for log in self.logs()]
-        # Logs that are missing or could not be opened keep what is known of them.
-        entries += [
-            self._checkpoints[topic_partition]
-            for topic_partition in self.failed()
-            if topic_partition in self._checkpoints
-        ]
-        entries += list(self._missing.values())
         # A disk that refuses is not asked more often.
         self._checkpointed_at = self._clock.monotonic()
         try:
-            checkpoints.write_checkpoint(self._files, self._path, entries)
+            self._write_checkpoint()
         except StorageError as error:
             logger.warning("%s After a crash now, recovery would take longer.", error)
             return False
         return True
+
+    def _write_checkpoint(self) -> None:
+        with self._checkpointing:
+            entries = [log.checkpoint() for log in self.logs()]
+            # Logs that are missing or could not be opened keep what is known of them.
+            entries += [
+                self._checkpoints[topic_partition]
+                for topic_partition in self.failed()
+                if topic_partition in self._checkpoints
+            ]
+            entries += list(self._missing.values())
+            checkpoints.write_checkpoint(self._files, self._path, entries)
 
     # -- closing ------------------------------------------------------------------------
 

@@ -35,3 +35,5 @@ class LogEnvironment:
     closed_writes: ClosedWrites
     writer_runs: WriterRuns
     watermark: HighWatermarkRule
+    #: Writes the checkpoint of all logs now; raises StorageError.
+    write_checkpoint: Callable[[], None]

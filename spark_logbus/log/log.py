@@ -16,6 +16,7 @@ from spark_logbus.errors import (
     LogbusError,
     OffsetOutOfRangeError,
 )
+from spark_logbus.log.append_info import AppendTotals, LogAppendInfo
 from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.compaction.log_compaction import LogCompaction
 from spark_logbus.log.config import LogConfig
@@ -31,8 +32,9 @@ from spark_logbus.log.staging.publishing import PartitionPublishing
 from spark_logbus.log.staging.staged_file import StagedFile
 from spark_logbus.log.staging.staging import PartitionStaging
 from spark_logbus.log.state import Listener, LogState
+from spark_logbus.log.truncation import LogTruncation
 from spark_logbus.log.view import KnownDamageError, LogSlice, LogView, NewDamageError
-from spark_logbus.log.writer import AppendTotals, LogAppendInfo, LogWriter
+from spark_logbus.log.writer import LogWriter
 from spark_logbus.model import LostOffsets, OffsetRange, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -111,6 +113,16 @@ class PartitionLog:
             pool=environment.pool,
             reshaping=self._reshaping,
             deletion_paused=lambda: self._deletion_paused,
+        )
+        self._truncation = LogTruncation(
+            self._state,
+            self._writer,
+            epochs,
+            self.compaction,
+            self.publishing,
+            directory=directory,
+            files=environment.files,
+            reshaping=self._reshaping,
         )
 
     # -- state --------------------------------------------------------------------------
@@ -246,13 +258,17 @@ class PartitionLog:
         self._state.advance_high_watermark()
         self._writer.notify()
 
-    def when_flushed(self, end_offset: int, callback: OnFlushed) -> None:
+    def when_flushed(
+        self, end_offset: int, callback: OnFlushed, *, truncations: int | None = None
+    ) -> None:
         """Ask for a flush and call back once all before ``end_offset`` is on disk, or cannot be.
 
+        NotLeaderError if that was cut off. Who gives the ``truncations`` of the append is told so
+        even if the log has grown to ``end_offset`` again by other records.
         The callback gets None or the error, must not block, and runs at once if the answer is
         known, else in the flusher's thread.
         """
-        self._writer.when_flushed(end_offset, callback)
+        self._writer.when_flushed(end_offset, callback, truncations=truncations)
 
     def add_listener(self, listener: Listener) -> None:
         """Call ``listener`` after the high watermark moved or the log went offline.
@@ -269,6 +285,16 @@ class PartitionLog:
         """
         with self._reshaping:
             return self._writer.go_on_at(offset)
+
+    def truncate_to(self, offset: int, *, below_watermark: bool = False) -> int:
+        """Cut the log off at ``offset``, or where the record batch that holds it begins; its end.
+
+        For a follower whose log has diverged from its leader's. On disk when it returns. Raises
+        OffsetOutOfRangeError below the log start; BelowWatermarkError below the high watermark,
+        unless ``below_watermark`` says that what consumers may have seen is to go; StorageError,
+        after which nothing is cut off; and what ``offline`` says. See ``LogTruncation``.
+        """
+        return self._truncation.truncate_to(offset, below_watermark=below_watermark)
 
     # -- reading ------------------------------------------------------------------------
 

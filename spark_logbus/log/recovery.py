@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.clock import Clock
-from spark_logbus.log.checkpoint import read_lost_offsets
+from spark_logbus.errors import StorageError
+from spark_logbus.log.checkpoint import read_lost_offsets, write_lost_offsets
 from spark_logbus.log.compaction.swap import complete as complete_swaps
 from spark_logbus.log.disk import flush_failure, names
 from spark_logbus.log.disk.filesystem import File, FileSystem
@@ -126,6 +127,7 @@ class LogRecovery:
             for base, end in itertools.pairwise(base_offsets):
                 sealed.append(self._open_sealed(base, ends.get(end, end)))
             view = self._open_last(tuple(sealed), base_offsets[-1])
+            self._forget_stale(lost)
             return view._replace(lost=tuple(at for at in lost if at.end > view.log_start_offset))
         except (OSError, EndsTooEarlyError):
             for segment in sealed:
@@ -171,6 +173,15 @@ class LogRecovery:
                     delete_segment(self.files, path)
                     base_offsets.remove(base)
         return tuple(each for each in noted if each.end in base_offsets)
+
+    def _forget_stale(self, lost: tuple[LostOffsets, ...]) -> None:
+        """Forget ranges that are noted and are not lost: a later segment could begin where one of
+        them ends. Where the disk refuses that, the next start tries it again."""
+        try:
+            if lost != read_lost_offsets(self.files, self.directory):
+                write_lost_offsets(self.files, self.directory, lost)
+        except StorageError as error:
+            logger.warning("%s", error)
 
     def _open_sealed(self, base_offset: int, end_offset: int) -> SealedSegment:
         path = self.directory / names.segment(base_offset)

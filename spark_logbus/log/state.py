@@ -37,6 +37,7 @@ class LogState:
         self._lock = threading.Lock()
         self._listeners: tuple[Listener, ...] = ()
         self._told = (view.high_watermark, False)
+        self._given_out = 0  # to replicas: what lies before it is not cut off in place
 
     # -- changes of the view ------------------------------------------------------------
 
@@ -126,6 +127,61 @@ class LogState:
                 high_watermark=visible.offset, visible_position=visible.position
             )
             self._durable = BatchPosition(active.base_offset, 0)
+
+    def first_to_be_cut(self, end: int) -> int:
+        """Base offset of the first segment of a log up to ``end`` that a truncation may cut while
+        it leaves the high watermark alone; ``end`` for none."""
+        view = self.view
+        if view.high_watermark >= end:
+            return end
+        return view.base_offsets[bisect_right(view.base_offsets, view.high_watermark) - 1]
+
+    def give_out(self, end_of: Callable[[LogView], BatchPosition | None]) -> LogView | None:
+        """Returns the view up to where the log ends, for a replica that may get slices of that;
+        None where ``end_of`` finds no end.
+
+        Such slices stay as they are, whatever the log is truncated to.
+        """
+        with self._lock:
+            end = end_of(self.view)
+            if end is None:
+                return None
+            self._given_out = max(self._given_out, end.offset)
+            return self.view._replace(high_watermark=end.offset, visible_position=end.position)
+
+    def truncate(
+        self,
+        sealed: tuple[SealedSegment, ...],
+        active: ActiveSegment,
+        end: BatchPosition,
+        *,
+        in_place: bool,
+        change_tail: Callable[[], None],
+    ) -> bool:
+        """Have the log end at ``end``, in ``active``, and the high watermark no later. With
+        ``in_place``, False, and nothing is changed, if a replica may hold slices of what is to be
+        cut off."""
+        with self._lock:
+            if in_place and self._given_out > end.offset:
+                return False
+            self._given_out = min(self._given_out, end.offset)
+            before = self.view
+            view = LogView.flushed(
+                sealed,
+                active,
+                log_start_offset=before.log_start_offset,
+                lost=tuple(each for each in before.lost if each.end <= active.base_offset),
+            )
+            if before.high_watermark < end.offset:
+                view = view._replace(
+                    high_watermark=before.high_watermark, visible_position=before.visible_position
+                )
+            self.view = view
+            self._durable = min(self._durable, end)
+            # Of what is left of a write some is missing still; of others nothing is left.
+            self._caps = {write: at for write, at in self._caps.items() if at < end.offset}
+            change_tail()
+            return True
 
     def drop_head(self, count: int) -> tuple[SealedSegment, ...]:
         """Take out the first sealed segments; the log starts after them."""

@@ -19,20 +19,23 @@ Locks, in the order in which they are taken: ``_writing`` (append and roll), ``_
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from spark_logbus.errors import (
     InvalidRequestError,
     LogbusError,
+    NotLeaderError,
     PartitionOfflineError,
     RecordBatchOverlapError,
     StorageError,
 )
 from spark_logbus.log import checkpoint as checkpoints
+from spark_logbus.log.append_info import LogAppendInfo, Tail
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.disk import flush_failure
 from spark_logbus.log.disk.filesystem import File, NotOpenedError, storage_error, storage_errors
@@ -62,36 +65,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class LogAppendInfo:
-    """Place of an append: its first record at ``base_offset``, its last before ``end_offset``.
-
-    ``base_offsets`` are those of its record batches if they do not follow one another: when
-    some of them were appended before, and are not appended again.
-    """
-
-    base_offset: int
-    end_offset: int
-    append_time_us: int
-    base_offsets: tuple[int, ...] = ()
-
-
-class AppendTotals(NamedTuple):
-    """Counts of what was appended to one log since it was opened."""
-
-    record_batches: int
-    records: int
-    size_bytes: int
-
-
-class Tail(NamedTuple):
-    """Place of the next append; all before it is written, not necessarily flushed."""
-
-    segment: ActiveSegment
-    end_offset: int
-    position: int
-
-
 class LogWriter(FlushedFile):
     """Writing side of one log. Thread-safe."""
 
@@ -118,6 +91,7 @@ class LogWriter(FlushedFile):
         self._producers = producers
         self._epochs = epochs
         self._files = environment.files
+        self._write_checkpoint = environment.write_checkpoint
         self.time = environment.time
         self._pool = environment.pool
         self.config = config
@@ -168,7 +142,12 @@ class LogWriter(FlushedFile):
                 [EpochEntry(header.leader_epoch, header.base_offset) for header, _ in batches]
             )
             self._write(tail, batches, data)
-            appended = LogAppendInfo(tail.end_offset, self.tail.end_offset, append_time_us)
+            appended = LogAppendInfo(
+                tail.end_offset,
+                self.tail.end_offset,
+                append_time_us,
+                truncations=self.truncations,
+            )
         self._after_append(config)
         return appended
 
@@ -195,13 +174,19 @@ class LogWriter(FlushedFile):
         first = duplicate_offsets[0]
         if not new:
             end_offset = duplicate_offsets[-1] + old[-1].header.last_offset_delta + 1
-            return LogAppendInfo(first, end_offset, self._clock.now_us(), tuple(duplicate_offsets))
+            return LogAppendInfo(
+                first,
+                end_offset,
+                self._clock.now_us(),
+                tuple(duplicate_offsets),
+                truncations=self.truncations,
+            )
         rest = data[sum(len(batch) for _, batch in old) :]
         appended = self._append_new(new, rest, leader_epoch)
         offsets = [*duplicate_offsets, appended.base_offset]
         for header, _ in new[:-1]:
             offsets.append(offsets[-1] + header.last_offset_delta + 1)
-        return LogAppendInfo(first, appended.end_offset, appended.append_time_us, tuple(offsets))
+        return replace(appended, base_offset=first, base_offsets=tuple(offsets))
 
     def _append_new(
         self, batches: list[ValidatedBatch], data: memoryview, leader_epoch: int
@@ -214,7 +199,7 @@ class LogWriter(FlushedFile):
             stamp(batch, base_offset=offset, leader_epoch=leader_epoch, append_time_us=now_us)
             offset += header.last_offset_delta + 1
         self._write(tail, batches, data, now_us)
-        return LogAppendInfo(tail.end_offset, offset, now_us)
+        return LogAppendInfo(tail.end_offset, offset, now_us, truncations=self.truncations)
 
     def _check_continues(self, batches: list[ValidatedBatch]) -> None:
         """Refuse a gap, an overlap and a leader epoch before the one that wrote last."""
@@ -301,19 +286,21 @@ class LogWriter(FlushedFile):
         failure = storage_error(doing, tail.segment.path, error)
         if self._take_back(file, tail.position, error, size_bytes):
             return failure
-        return self._fail(f"{failure} What was written of the append could not be removed.")
+        return self.go_offline(f"{failure} What was written of the append could not be removed.")
 
     def written_view(self) -> LogView:
         """The log's view up to the end of what is written, which other replicas may see."""
-        while True:
-            tail, view = self.tail, self._state.view
-            if tail.segment is view.active:
-                end = BatchPosition(tail.end_offset, tail.position)
-            elif tail.end_offset == view.active.base_offset:
-                end = BatchPosition(tail.end_offset, 0)  # it rolls, and the tail follows at once
-            else:
-                continue  # one of the two is from before a change, and the other follows at once
-            return view._replace(high_watermark=end.offset, visible_position=end.position)
+        while (view := self._state.give_out(self._written_end)) is None:
+            pass  # in the middle of a change, and what is missing follows at once
+        return view
+
+    def _written_end(self, view: LogView) -> BatchPosition | None:
+        tail = self.tail
+        if tail.segment is view.active:
+            return BatchPosition(tail.end_offset, tail.position)
+        if tail.end_offset == view.active.base_offset:
+            return BatchPosition(tail.end_offset, 0)  # it rolls, and the tail follows at once
+        return None
 
     # -- publishing what was staged -----------------------------------------------------
 
@@ -387,7 +374,7 @@ class LogWriter(FlushedFile):
             self.raise_if_failed()
             self._sync_tail()
             old, end, _ = self.tail
-            self._save_producers(end, sync=True)  # the directory is synced later
+            self._save_producers(end, sync=True, keep_from=self._state.first_to_be_cut(end))
             new = self._create_segment(end)
             save_index(self._files, old.path, old.metadata, old.damaged)
             self._state.roll(self._sealed(old), new)
@@ -417,7 +404,7 @@ class LogWriter(FlushedFile):
             noted = (*self._state.view.lost, lost)  # what is merged counts until it is done
             checkpoints.write_lost_offsets(self._files, self.directory, noted)
             new = self._create_segment(offset)
-            self._save_producers(offset, sync=True)
+            self._save_producers(offset, sync=True, keep_from=offset)
             sealed = []
             if position:
                 save_index(self._files, old.path, old.metadata, old.damaged)
@@ -459,7 +446,7 @@ class LogWriter(FlushedFile):
             doing = f"start a segment of {partition} in"
             raise storage_error(doing, self.directory, error) from error
         try:
-            self._flush_or_fail(self.directory, lambda: self._files.sync_directory(self.directory))
+            self.flush_or_fail(self.directory, lambda: self._files.sync_directory(self.directory))
         except NotOpenedError as error:
             with storage_errors("remove what was begun,", segment.path):
                 self._files.remove(segment.path)  # the next append starts it again
@@ -467,9 +454,15 @@ class LogWriter(FlushedFile):
             raise storage_error(doing, self.directory, error) from error
         return segment
 
-    def _save_producers(self, offset: int, *, sync: bool, keep: int | None = None) -> None:
+    def _save_producers(self, offset: int, *, sync: bool, keep_from: int) -> None:
+        """Write a snapshot; the directory is synced later."""
         save_producers(
-            self._files, self.directory, self._producers, offset=offset, sync=sync, keep=keep
+            self._files,
+            self.directory,
+            self._producers,
+            offset=offset,
+            sync=sync,
+            keep_from=keep_from,
         )
 
     def stop(self, error: LogbusError) -> bool:
@@ -480,7 +473,7 @@ class LogWriter(FlushedFile):
                 self._sync_tail()
                 flushed = True
                 end, base = self.tail.end_offset, self.tail.segment.base_offset
-                self._save_producers(end, sync=False, keep=base)
+                self._save_producers(end, sync=False, keep_from=base)
             except LogbusError:
                 flushed = False
             self._end(error)
@@ -497,6 +490,60 @@ class LogWriter(FlushedFile):
         self._producers.forget_all()
         self.fail(error)
 
+    # -- truncation: for ``LogTruncation`` ------------------------------------------------
+
+    @contextmanager
+    def paused(self) -> Iterator[ProducerStateManager]:
+        """Keeps appends and rolls out; the log's producers. Raises what ``offline`` says."""
+        with self._writing:
+            self.raise_if_failed()
+            yield self._producers
+
+    def go_back(self, tail: Tail, swap: Callable[[Callable[[], None]], bool]) -> bool:
+        """Go on at ``tail``, which lies before the end, once the checkpoint says no more; while
+        ``paused``. ``swap`` changes the view and calls what it gets, so that nobody sees the one
+        without the other; or changes nothing, and is False.
+
+        Raises StorageError if the checkpoint could not be written; then nothing has changed.
+        """
+        with self._flushing:
+            self.raise_if_failed()
+            # What a flush under way may say no more; of what is on disk it is none too much.
+            self.flushed_end = min(self.flushed_end, tail.end_offset)
+            self._write_checkpoint()
+            if not swap(partial(setattr, self, "tail", tail)):
+                return False
+            self._age = RollTimer(
+                self._clock,
+                first_append_us=tail.segment.metadata.first_append_us,
+                limit_ms=self.config.roll_ms,
+            )
+            where = self.topic_partition
+            self._take_back_to(
+                tail.end_offset,
+                NotLeaderError(
+                    f"The records of {where} from offset {tail.end_offset} on were cut off here: "
+                    "they were not replicated before another broker took the lead. Refresh the "
+                    "metadata and send them to that one."
+                ),
+            )
+            return True
+
+    def finish_truncation(self, sync: Callable[[], None]) -> None:
+        """Have ``sync`` bring to the disk what was done to the files, while ``paused``; all before
+        the tail is on disk then. PartitionOfflineError if that failed, as for a flush."""
+        with self._flushing:
+            self.raise_if_failed()
+            segment, end_offset, position = self.tail
+            try:
+                self.flush_or_fail(segment.path, sync)
+            except NotOpenedError as error:
+                raise self.go_offline(
+                    f"{storage_error('truncate', segment.path, error)}"
+                ) from error
+            self.flushed_end = end_offset
+        self._state.advance_durable_position(end_offset, position)
+
     # -- flushing -----------------------------------------------------------------------
 
     def notify(self) -> None:
@@ -506,10 +553,10 @@ class LogWriter(FlushedFile):
     def _sync_tail(self) -> None:
         segment, end_offset, position = self.tail
         if end_offset > self.flushed_end:
-            self._flush_or_fail(segment.path, partial(self._sync, segment.file, end_offset))
+            self.flush_or_fail(segment.path, partial(self._sync, segment.file, end_offset))
             self._state.advance_durable_position(end_offset, position)
 
-    def _flush_or_fail(self, path: Path, sync: Callable[[], None]) -> None:
+    def flush_or_fail(self, path: Path, sync: Callable[[], None]) -> None:
         """PartitionOfflineError when ``sync`` failed, NotOpenedError when it began nothing."""
         try:
             sync()
@@ -517,9 +564,9 @@ class LogWriter(FlushedFile):
             raise
         except OSError as error:
             flush_failure.remember(self._files, self.directory)
-            raise self._fail(f"{storage_error('flush', path, error)}") from error
+            raise self.go_offline(f"{storage_error('flush', path, error)}") from error
 
-    def _fail(self, why: str) -> PartitionOfflineError:
+    def go_offline(self, why: str) -> PartitionOfflineError:
         """Take the log offline for good, and have those who wait notified; what to raise."""
         where = self.topic_partition
         error = PartitionOfflineError(

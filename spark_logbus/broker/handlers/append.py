@@ -170,9 +170,10 @@ class AppendHandler:
     ) -> None:
         appended = led.log.append_as_leader(data, leader_epoch=led.leader_epoch)
         if acks is Acks.FLUSHED:
-            pending.wait_for_flush(
-                number, appended, partial(led.log.when_flushed, appended.end_offset)
+            when_flushed = partial(
+                led.log.when_flushed, appended.end_offset, truncations=appended.truncations
             )
+            pending.wait_for_flush(number, appended, when_flushed)
         else:
             pending.succeeded(number, appended)
 

@@ -68,6 +68,7 @@ class CompactionPlan:
     first_dirty_offset: int
     delete_horizon: int
     config: LogConfig
+    truncations: int = 0  # of the log, when it was planned
 
 
 class LogCompaction:
@@ -98,7 +99,9 @@ class LogCompaction:
         self._deletion_paused = deletion_paused
         self._history: tuple[CleanedUpTo, ...] | None = None
         self._damage_reported = False
-        self._blocked = False
+        #: End of what a swap that is neither done nor taken back is to replace; None without one.
+        self.blocked_before: int | None = None
+        self._truncations = 0  # changed under reshaping
 
     # -- planning -----------------------------------------------------------------------
 
@@ -133,12 +136,13 @@ class LogCompaction:
                 self._cleanings(), now_us=now_us, delete_retention_ms=config.delete_retention_ms
             ),
             config,
+            self._truncations,
         )
 
     def _select(self, view: LogView, config: LogConfig, now_us: int) -> SegmentSelection | None:
         if not config.compacts or self._deletion_paused():
             return None
-        if self._blocked or self._writer.failure is not None:
+        if self.blocked_before is not None or self._writer.failure is not None:
             return None
         if not view.sealed or self._is_damaged(view):
             return None
@@ -194,7 +198,7 @@ class LogCompaction:
         the disk refuses; the log is served on, from the old segments or the new one.
         """
         with self._reshaping:
-            if self._blocked or self._writer.failure is not None:
+            if self.blocked_before is not None or self._writer.failure is not None:
                 return False
             new = self._taken_in(compacted)
             if new is None:
@@ -209,7 +213,7 @@ class LogCompaction:
                 )
             except OSError as error:
                 new.retire()
-                self._withdraw(swap)
+                self._withdraw(swap, compacted)
                 raise storage_error("replace compacted segments by", swap, error) from error
             self._state.replace(compacted.segments, new)
             for old in compacted.segments:
@@ -217,7 +221,7 @@ class LogCompaction:
             try:
                 swaps.finish(self._files, new, [old.path for old in compacted.segments])
             except OSError as error:
-                self._block(swap, "finished")
+                self._block(swap, compacted, "finished")
                 raise storage_error("replace compacted segments by", swap, error) from error
             return True
 
@@ -249,16 +253,16 @@ class LogCompaction:
             swaps.remove_cleaned(self._files, self._directory)
         return None
 
-    def _withdraw(self, swap: Path) -> None:
+    def _withdraw(self, swap: Path, compacted: CompactionGroup) -> None:
         try:
             swaps.withdraw(self._files, swap)
         except OSError:
-            self._block(swap, "taken back")
+            self._block(swap, compacted, "taken back")
 
-    def _block(self, swap: Path, what: str) -> None:
+    def _block(self, swap: Path, compacted: CompactionGroup, what: str) -> None:
         """Allow no further compaction of this log between this swap and its completion by recovery:
         what that then brings back would be older than what a later one had removed."""
-        self._blocked = True
+        self.blocked_before = compacted.end_offset
         logger.error(
             "The replacement of segments by %s could not be %s; %s is served on and is not "
             "compacted any more until the broker is restarted, which completes it.",
@@ -286,7 +290,7 @@ class LogCompaction:
     def finished(self, plan: CompactionPlan, *, end_offset: int, now_us: int) -> None:
         """Record that all before ``end_offset`` is clean now. Raises StorageError."""
         with self._reshaping:
-            if self._writer.failure is not None:
+            if self._writer.failure is not None or plan.truncations != self._truncations:
                 return
             self._history = record_cleaning(
                 self._cleanings(),
@@ -294,6 +298,15 @@ class LogCompaction:
                 delete_retention_ms=plan.config.delete_retention_ms,
             )
             checkpoints.write_cleanings(self._files, self._directory, self._history)
+
+    def truncate(self, end: int) -> None:
+        """Note that the log is cut at ``end``: nothing behind that is clean. ``reshaping`` is held.
+        Raises StorageError."""
+        self._truncations += 1
+        history = tuple(each._replace(offset=min(each.offset, end)) for each in self._cleanings())
+        if history != self._cleanings():
+            checkpoints.write_cleanings(self._files, self._directory, history)
+            self._history = history
 
     def discard(self) -> None:
         """Remove the leftovers of a compaction that did not come to its end."""

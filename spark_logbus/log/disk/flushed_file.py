@@ -62,6 +62,10 @@ class FlushedFile(ABC):
         self._flushing = threading.Lock()
         self._lock = threading.Lock()  # for assignments only
         self._waiting: DueHeap[OnFlushed] = DueHeap()
+        #: How often an end was taken back: who waits for one says which count it goes by.
+        self.truncations = 0
+        self._truncated: LogbusError | None = None
+        self._cut_off: list[OnFlushed] = []  # to be told so by the next ``notify``
         self._flush_requested = False
         self._flush_due: float | None = None  # by the monotonic clock
 
@@ -117,11 +121,18 @@ class FlushedFile(ABC):
 
     # -- flushes ------------------------------------------------------------------------
 
-    def when_flushed(self, end: int, callback: OnFlushed) -> None:
-        """Ask for a flush; call back when all before ``end`` is on disk, or cannot be."""
+    def when_flushed(
+        self, end: int, callback: OnFlushed, *, truncations: int | None = None
+    ) -> None:
+        """Ask for a flush; call back when all before ``end`` is on disk, or cannot be.
+
+        With ``truncations``, as they were when it was written, what was cut off since is not taken
+        for what was written in its place.
+        """
         with self._lock:
-            is_flushed = self.flushed_end >= end
-            error = None if is_flushed else self.failure
+            is_cut_off = truncations is not None and truncations != self.truncations
+            is_flushed = self.flushed_end >= end and not is_cut_off
+            error = self._truncated if is_cut_off else None if is_flushed else self.failure
             waits = not is_flushed and error is None
             if waits:
                 self._waiting.add(end, callback)
@@ -171,10 +182,24 @@ class FlushedFile(ABC):
         """Call back all whose end is on disk or cannot get there."""
         with self._lock:
             flushed = self._take_waiting(self.flushed_end)
-            failure = self.failure
+            failure, truncated = self.failure, self._truncated
             failed = self._take_waiting(math.inf) if failure is not None else []
+            cut_off, self._cut_off = self._cut_off, []
         _call_back(flushed, None)
+        _call_back(cut_off, truncated)
         _call_back(failed, failure)
+
+    def _take_back_to(self, end: int, error: LogbusError) -> None:
+        """Note that what was written from ``end`` on is cut off: who waits for it gets ``error``
+        by the next ``notify``."""
+        with self._lock:
+            kept = []
+            while (entry := self._waiting.pop_due(end)) is not None:
+                kept.append(entry)
+            self._cut_off += self._take_waiting(math.inf)
+            self._waiting = DueHeap(kept)
+            self.truncations += 1
+            self._truncated = error
 
     def _take_waiting(self, end: float) -> list[OnFlushed]:
         taken = []

@@ -8,6 +8,7 @@ the headers of all record batches after it are read; without any, the headers of
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -32,9 +33,10 @@ def save_producers(
     *,
     offset: int,
     sync: bool,
-    keep: int | None = None,
+    keep_from: int,
 ) -> None:
-    """Write the snapshot at ``offset``, and remove others but that at ``keep``.
+    """Write the snapshot at ``offset``, the last; and remove those before ``keep_from``, to
+    which the log is not taken back.
 
     Logs a warning when the disk refuses it: then a recovery has more to read. The directory is
     not synced.
@@ -51,7 +53,9 @@ def save_producers(
         except OSError:
             remove_if_possible(files, path)
             raise
-        remove_producers(files, directory, keep=(offset, keep))
+        remove_producers(
+            files, directory, lambda each: each != offset and not keep_from <= each < offset
+        )
     except OSError as error:
         logger.warning(
             "%s After a crash now, recovery would take longer.",
@@ -59,11 +63,13 @@ def save_producers(
         )
 
 
-def remove_producers(files: FileSystem, directory: Path, *, keep: tuple[int | None, ...]) -> None:
-    """Remove the snapshots but those at the offsets to ``keep``. Raises OSError."""
-    for offset in _offsets(files, directory):
-        if offset not in keep:
-            files.remove(directory / names.producers(offset))
+def remove_producers(files: FileSystem, directory: Path, goes: Callable[[int], bool]) -> bool:
+    """Remove the snapshots at offsets of which that is true; True if there were any. Raises
+    OSError."""
+    offsets = [offset for offset in _offsets(files, directory) if goes(offset)]
+    for offset in offsets:
+        files.remove(directory / names.producers(offset))
+    return bool(offsets)
 
 
 def recover_producers(
@@ -82,6 +88,22 @@ def recover_producers(
             "There is no snapshot of producers in %s: the headers of the log are read.", directory
         )
         _replay(states, view, view.base_offsets[0])
+
+
+def truncate_producers(
+    files: FileSystem, directory: Path, states: ProducerStateManager, view: LogView
+) -> None:
+    """Take ``states`` back to the end of ``view``. Raises OSError.
+
+    What they know of records before that is kept, for compaction may have removed the records. Of
+    a producer all of whose known appends are cut off, the log says what it appended before.
+    """
+    cut_off = states.truncate(view.active.metadata.end_offset)
+    if not cut_off:
+        return
+    earlier = ProducerStateManager(states.topic_partition)
+    recover_producers(files, directory, earlier, view)
+    states.restore_all((each, known) for each, known in earlier.items() if each in cut_off)
 
 
 def _replay(states: ProducerStateManager, view: LogView, start: int) -> None:

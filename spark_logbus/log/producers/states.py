@@ -16,7 +16,7 @@ stop, saves a recovery from reading the headers of the whole log (see ``snapshot
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
@@ -52,6 +52,10 @@ class SequenceRun(NamedTuple):
     first: int
     next: int
     base_offset: int
+
+    def before(self, end: int) -> SequenceRun:
+        """Returns the part of it before offset ``end``, which lies behind its first record."""
+        return self._replace(next=min(self.next, self.first + end - self.base_offset))
 
 
 @dataclass(slots=True)
@@ -102,7 +106,7 @@ class ProducerStateManager:
     """The producers of one log, by id, longest silent first. Not thread-safe: the writer locks."""
 
     def __init__(self, topic_partition: TopicPartition, count: ProducerCount | None = None) -> None:
-        self._topic_partition = topic_partition
+        self.topic_partition = topic_partition
         self._count = count if count is not None else ProducerCount()
         self._by_id: dict[int, ProducerState] = {}
         self._limit = _MAX_RECOVERED
@@ -120,6 +124,24 @@ class ProducerStateManager:
     def restore(self, producer_id: int, producer: ProducerState) -> None:
         """Take over one producer of a snapshot; call in the order of ``items``."""
         self._add(producer_id, producer)
+
+    def truncate(self, end: int) -> set[int]:
+        """Forget what was appended from offset ``end`` on, which is cut off; the ids of the
+        producers of which nothing is left, whatever they appended before."""
+        cut_off = set()
+        for producer_id, producer in list(self._by_id.items()):
+            producer.runs = tuple(run.before(end) for run in producer.runs if run.base_offset < end)
+            if not producer.runs:
+                cut_off.add(producer_id)
+                self._forget(producer_id)
+        return cut_off
+
+    def restore_all(self, producers: Iterable[tuple[int, ProducerState]]) -> None:
+        """Take over producers that are not known any more, in the places of their last appends."""
+        for producer_id, producer in producers:
+            self._add(producer_id, producer)
+        by_silence = sorted(self._by_id.items(), key=lambda entry: entry[1].last_append_us)
+        self._by_id = dict(by_silence)
 
     # -- appends --------------------------------------------------------------------------
 
@@ -295,6 +317,6 @@ class ProducerStateManager:
 
     def _batch(self, header: RecordBatchHeader) -> str:
         return (
-            f"A record batch for {self._topic_partition} of producer {header.producer_id}, epoch "
+            f"A record batch for {self.topic_partition} of producer {header.producer_id}, epoch "
             f"{header.producer_epoch}, sequences {header.base_sequence} to {header.last_sequence},"
         )

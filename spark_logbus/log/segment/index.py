@@ -118,6 +118,15 @@ class Index:
         number = max(bisect_left(self._maxima, timestamp_us, 0, len(self._offsets)) - 1, 0)
         return self._offsets[number], self._positions[number]
 
+    def before(self, position: int) -> tuple[Index, int]:
+        """Returns the entries before ``position``, and the first, and the largest timestamp before
+        the last of them."""
+        count = max(bisect_left(self._positions, position, 0, len(self._offsets)), 1)
+        index = Index()
+        index._offsets, index._positions = self._offsets[:count], self._positions[:count]
+        index._maxima = self._maxima[:count]
+        return index, index._maxima[-1]
+
     def encode(self, summary: Summary) -> bytes:
         """The index file's content."""
         entries = array("q", bytes(ENTRY_SIZE * len(self._offsets)))

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
-from spark_logbus.errors import StagedDataLostError
+from spark_logbus.errors import NotLeaderError, StagedDataLostError
 from spark_logbus.log.disk.filesystem import storage_error, storage_errors
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.segment.lookup import DamageFoundError
@@ -138,11 +138,32 @@ class PartitionPublishing:
                 self._writer.append_copied(batches, leader_epoch)
 
     def finish(self, write: int) -> None:
-        """Show a write all of which is in the log and on disk, and drop what was staged."""
+        """Show a write all of which is in the log and on disk, and drop what was staged.
+
+        Raises NotLeaderError if the log was truncated since, and lacks some of it.
+        """
+        share = self._staging.decided.get(write)
+        if share is not None:
+            self._require_all(share)
         self._state.uncap_high_watermark(write)
         self._writer.notify()
-        share = self._staging.decided.get(write)
         self._staging.discard_of(write, "" if share is None else share.writer)
+
+    def _require_all(self, share: DecidedShare) -> None:
+        appended = self._writer.between_appends(
+            lambda producers, _: sum(producers.appended_records(share.attempts).values())
+        )
+        if appended < share.records:
+            raise NotLeaderError(
+                f"Of {share.records} published records of a write, {appended} are left in "
+                f"{self._writer.topic_partition}: the log was truncated, as another broker took "
+                "the lead. That one publishes the write; what is staged here is kept."
+            )
+
+    @property
+    def paused(self) -> AbstractContextManager[bool]:
+        """Lock that keeps publishing out, so that no chunk goes on from one that was cut off."""
+        return self._publishing
 
     def settle(self, writes: Collection[int]) -> None:
         """Forget writes that are published everywhere, so that nobody publishes them again, with
