@@ -22,6 +22,7 @@ from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.files.warehouse import Warehouse
+from spark_logbus.plurals import plural
 from spark_logbus.retry import Deadline
 
 logger = logging.getLogger(__name__)
@@ -75,10 +76,10 @@ def listed(
                     return Listed(before(last), found, last.number)
         if deadline.expired:
             raise WarehouseError(
-                f"Load {last.number} replaces {len(last.replaces):,} files of {warehouse.path}, "
-                f"and has not ended within {deadline.timeout_ms / 1000:.0f} s; without them and "
-                "those that take their place, records would be missing. Wait for that load; if it "
-                "was killed, run a load, which finishes it."
+                f"Load {last.number} replaces {plural(len(last.replaces), 'file')} of "
+                f"{warehouse.path}, and has not ended within {deadline.timeout_ms / 1000:.0f} s; "
+                "without them and those that take their place, records would be missing. Wait for "
+                "that load; if it was killed, run a load, which finishes it."
             )
         if not told:
             told = True

@@ -60,7 +60,7 @@ def test_loads_on_two_workers_load_each_record_once(
     later = ["later"] * (loads - 1)
     if later:
         logbus.produce(topic, later, partition=3)
-        assert "1 records in 1 files" in load()
+        assert "1 record in 1 file" in load()
     rows = read_parquet(tmp_path / "warehouse" / topic)
     assert sorted(row["value"].decode() for row in rows) == [*VALUES, *later]
     assert busy_workers(cluster) == {"work-0", "work-1"}

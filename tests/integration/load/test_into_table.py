@@ -166,7 +166,7 @@ def test_what_is_not_a_table_or_leaves_rows_out_is_refused(job: LoadedTable) -> 
         "FOR EACH ROW EXECUTE FUNCTION {0}_none()"
     )
     job.produce("a")
-    with pytest.raises(DataLossError, match=r"Expected 1 records, .* took 0; nothing was"):
+    with pytest.raises(DataLossError, match=r"Expected 1 record, .* took 0; nothing was"):
         job.load()
     assert job.loads() == []
     job.query("DROP TABLE {0}; CREATE VIEW {0} AS SELECT 1 AS one")

@@ -61,7 +61,7 @@ def test_files_that_are_cleared_away_before_the_commit_are_in_none(
 
     with monkeypatch.context() as patch:
         first(patch, "commit", vacuum)
-        with pytest.raises(WarehouseError, match="gone before (its|their) commit"):
+        with pytest.raises(WarehouseError, match=r"gone before (its|their) commit"):
             lake.load(**DECODE)
     assert lake.rows("offset", "n") == [(0, 0)]
     lake.load(**DECODE)

@@ -145,7 +145,7 @@ def test_rows_that_are_not_known_or_were_changed_are_refused(
 
     with monkeypatch.context() as patch:
         patch.setattr(StagingTables, "clear", changed)
-        with pytest.raises(DataLossError, match=r"Expected to replace 1 rows .* 0 could be del"):
+        with pytest.raises(DataLossError, match=r"Expected to replace 1 row .* 0 could be del"):
             job.reprocess(**window(job))
     assert len(job.loads()) == 2
     assert job.query(LETTERS) == OLD_LETTERS

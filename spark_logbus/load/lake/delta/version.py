@@ -66,6 +66,7 @@ from spark_logbus.load.lake.table import (
 )
 from spark_logbus.load.layout import Layout, LayoutChoice, Period
 from spark_logbus.load.read.reading import partitioned
+from spark_logbus.plurals import plural
 
 _FOOTERS_AT_ONCE: Final = 16
 #: Columns of a period; a month's text is Spark's own.
@@ -330,9 +331,9 @@ class DeltaLakeVersion:
             files = vectors.read_all().num_rows
         if files:
             raise ConfigError(
-                f"Table {self._where} has {files} files with deletion vectors: rows that are "
-                "deleted and still in the files, which loads would take for rows. Rewrite these "
-                "files, as REORG TABLE ... APPLY (PURGE) does."
+                f"Table {self._where} has {plural(files, 'file')} with deletion vectors: rows that "
+                "are deleted and still in the files, which loads would take for rows. Rewrite "
+                "these files, as REORG TABLE ... APPLY (PURGE) does."
             )
 
     # -- the commit -------------------------------------------------------------------------------

@@ -661,9 +661,9 @@ class TestForeignTables:
         assert offsets_in_rust(root) == [0, 2]
         version = newest(DeltaLakeTable(DeltaTable(str(root))))
         version.check_appendable()
-        with pytest.raises(ConfigError, match="has 1 files with deletion vectors"):
+        with pytest.raises(ConfigError, match="has 1 file with deletion vectors"):
             version.reader()
-        with pytest.raises(ConfigError, match="has 1 files with deletion vectors"):
+        with pytest.raises(ConfigError, match="has 1 file with deletion vectors"):
             version.commit(Change(NOTHING_YET, (), version.files()))
 
     def test_the_feature_alone_is_no_hindrance(self, tmp_path: Path) -> None:
