@@ -138,6 +138,13 @@ class FakeCluster:
         with self.lock:
             self.topics[name] = FakeTopic(f"id-{name}", config or {}, parts)
 
+    def hand_over(self, topic_partition: TopicPartition, to: int) -> None:
+        """Make another broker the leader, in a new epoch."""
+        with self.lock:
+            part = self.partition(topic_partition)
+            part.leader, part.epoch = to, part.epoch + 1
+            self.lock.notify_all()
+
     def partition(self, topic_partition: TopicPartition) -> FakePartition:
         return self.topics[topic_partition.topic].partitions[topic_partition.partition]
 
@@ -170,6 +177,8 @@ class FakeBroker:
         self.requests: list[Message] = []
         self.connections = 0
         self.hears_of_topics = True
+        #: What it says of topics, while it hears of no changes.
+        self.heard: dict[str, FakeTopic] | None = None
         self.up = False
         self.address = BrokerAddress(broker_id, "127.0.0.1", 0)
         self._open: set[socket.socket] = set()
@@ -200,6 +209,17 @@ class FakeBroker:
         for thread in self._threads:
             thread.join(60)
         self._threads.clear()
+
+    def stop_hearing(self) -> None:
+        """Know no leaders from now on but those of this moment."""
+        self.heard = {
+            name: FakeTopic(
+                topic.topic_id,
+                dict(topic.config),
+                {n: FakePartition(part.leader, part.epoch) for n, part in topic.partitions.items()},
+            )
+            for name, topic in self.cluster.topics.items()
+        }
 
     def drop_connections(self) -> None:
         for sock in list(self._open):
@@ -370,6 +390,7 @@ class FakeBroker:
 
     def _metadata(self, message: MetadataRequest) -> MetadataResponse:
         known = self.cluster.topics if self.hears_of_topics else {}
+        known = known if self.heard is None else self.heard
         names = list(known) if message.topics is None else message.topics
         brokers = [
             BrokerInfo(broker.broker_id, broker.address.host, broker.address.port)

@@ -10,7 +10,7 @@ from typing import Final, NoReturn, TypeVar
 
 from spark_logbus.client.cluster.bootstrap import Bootstrap
 from spark_logbus.client.cluster.calls import BrokerCalls
-from spark_logbus.client.cluster.metadata import KnownTopic, Metadata
+from spark_logbus.client.cluster.metadata import KnownTopic, LedPartition, Metadata
 from spark_logbus.client.config import ClientConfig
 from spark_logbus.client.memory import arrow_memory
 from spark_logbus.client.shortened import shortened
@@ -54,6 +54,8 @@ class Cluster:
         self.backoff = Backoff(first_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._callers = BrokerCalls(self.pool, config, bootstrap, rebootstrap)
         self._metadata = Metadata()  # replaced as a whole, under _lock; read without it
+        # Epochs whose leaders said that they do not lead, until a newer one is known; under _lock.
+        self._refused: dict[LedPartition, int] = {}
         self._closing = threading.Event()
         self._make_locks()
         follow_forks(self)
@@ -272,6 +274,23 @@ class Cluster:
         with self._lock:
             self._metadata = self._metadata.invalidated_leader(address.broker_id)
 
+    def leader_refused(self, topic_partition: TopicPartition, address: BrokerAddress) -> None:
+        """Look for a newer leader of the partition than the broker, which does not lead it (any
+        more, or not yet); nothing changes where another one is known to lead by now."""
+        with self._lock:
+            topic = self._metadata.topics.get(topic_partition.topic)
+            partition = topic_partition.partition
+            if topic is not None and topic.leaders.get(partition) == address.broker_id:
+                self._refused[topic.topic_id, partition] = topic.epochs[partition]
+                self._metadata = self._metadata.invalidated(topic.name)
+
+    def has_refused(self, topic_partition: TopicPartition) -> bool:
+        """True if the leader that is known said that it does not lead."""
+        topic = self._metadata.topics.get(topic_partition.topic)
+        if topic is None:
+            return False
+        return (topic.topic_id, topic_partition.partition) in self._refused
+
     def is_stale(self, topic: str) -> bool:
         """True if ``topic`` would ask brokers for that topic."""
         return self._fresh(topic) is None
@@ -338,22 +357,49 @@ class Cluster:
     ) -> MetadataResponse:
         """Ask one broker after the other until a response is ``good``; cache what it says.
 
-        When none is good, the last response counts. None asks for all topics.
+        When none is good, the last response counts. None asks for all topics. When a broker is
+        behind and names leaders of old, the others are asked too, once, for a moment.
         """
-        return self.ask_any(
-            Api.METADATA,
-            MetadataRequest(topics=topics),
-            MetadataResponse,
-            deadline=deadline,
-            good=lambda response: self._take(response) and good(response),
-            most_ms=_METADATA_MS,
-        )
+
+        def asked(deadline: Deadline, good: Callable[[MetadataResponse], bool]) -> MetadataResponse:
+            return self.ask_any(
+                Api.METADATA,
+                MetadataRequest(topics=topics),
+                MetadataResponse,
+                deadline=deadline,
+                good=lambda response: self._take(response) and good(response),
+                most_ms=_METADATA_MS,
+            )
+
+        def newer(response: MetadataResponse) -> bool:
+            return good(response) and not self._is_behind(response)
+
+        response = asked(deadline, good)
+        if len(self._metadata.brokers) < 2 or not self._is_behind(response):
+            return response
+        try:
+            another = asked(deadline.sooner_ms(_METADATA_MS), newer)
+        except LogbusError as error:
+            if not error.retriable:
+                raise
+            return response
+        return another if newer(another) else response
 
     def _take(self, response: MetadataResponse) -> bool:
         with self._lock:
             learned_at = self.clock.monotonic()
             self._metadata = self._metadata.updated(response, learned_at=learned_at)
+            if self._refused:
+                for info in response.topics:
+                    for part in info.partitions:
+                        led = (info.topic_id, part.partition)
+                        if self._refused.get(led, part.leader_epoch) < part.leader_epoch:
+                            del self._refused[led]
         return True
+
+    def _is_behind(self, response: MetadataResponse) -> bool:
+        with self._lock:
+            return self._metadata.is_behind(response, self._refused)
 
     # -- calls ----------------------------------------------------------------------------
 

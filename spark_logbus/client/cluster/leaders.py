@@ -162,7 +162,10 @@ class LeaderCall(Generic[P, R, M]):
             if result.error is None:
                 answers[number] = result
             else:
-                failures[number] = partition_error(result.error, topic_partition, leader)
+                error = partition_error(result.error, topic_partition, leader)
+                if isinstance(error, NotLeaderError):
+                    self._cluster.leader_refused(topic_partition, leader)
+                failures[number] = error
 
 
 def _raise_worst(failures: Mapping[int, LogbusError]) -> None:

@@ -1,30 +1,72 @@
-"""A snapshot of the cluster's brokers, topics and leaders. Pure; ``cluster`` asks for it."""
+"""A snapshot of the cluster's brokers, topics and leaders. Pure; ``cluster`` asks for it.
+
+Brokers learn of a new leader one after the other. So a leader counts only in a leader epoch that is
+not older than one that was heard of: asking a broker that is behind leads nobody back.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from spark_logbus.model import BrokerAddress, TopicPartition
-from spark_logbus.protocol import MetadataResponse, TopicInfo
+from spark_logbus.protocol import MetadataResponse, PartitionInfo, TopicInfo
+
+LedPartition: TypeAlias = tuple[str, int]  # the topic's id, the partition
 
 LONG_AGO: Final = float("-inf")
+# So long all brokers say an older epoch before it is believed: ZooKeeper was put back to a backup.
+# More than it takes a broker to notice by itself who leads; less than producers try for.
+_CONTRADICTED_S: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """One topic as of ``learned_at`` (monotonic seconds). ``leaders`` holds broker ids."""
+    """One topic as of ``learned_at`` (monotonic seconds).
+
+    ``leaders`` holds broker ids, ``epochs`` the leader epoch of each. ``contradicted`` holds the
+    times since when all brokers that were asked have said an older one.
+    """
 
     name: str
     topic_id: str
-    leaders: dict[int, int]
-    config: dict[str, str]
-    learned_at: float
+    leaders: dict[int, int] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    contradicted: dict[int, float] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+    learned_at: float = LONG_AGO
 
-    @classmethod
-    def of(cls, info: TopicInfo, *, learned_at: float) -> KnownTopic:
-        leaders = {part.partition: part.leader for part in info.partitions}
-        return cls(info.name, info.topic_id, leaders, dict(info.config), learned_at)
+    def after(self, info: TopicInfo, *, learned_at: float) -> KnownTopic:
+        """Returns this topic with what a broker says of it, but for leaders of older epochs."""
+        leaders, epochs = dict(self.leaders), dict(self.epochs)
+        contradicted = dict(self.contradicted)
+        for part in info.partitions:
+            number = part.partition
+            if self.is_older(part) and not self._is_believed(part, contradicted, learned_at):
+                continue
+            leaders[number], epochs[number] = part.leader, part.leader_epoch
+            contradicted.pop(number, None)
+        return replace(
+            self,
+            leaders=leaders,
+            epochs=epochs,
+            contradicted=contradicted,
+            config=dict(info.config),
+            learned_at=learned_at,
+        )
+
+    def is_older(self, part: PartitionInfo) -> bool:
+        """True if that is of an older leader epoch than is known."""
+        return part.leader_epoch < self.epochs.get(part.partition, part.leader_epoch)
+
+    def _is_believed(
+        self, part: PartitionInfo, contradicted: dict[int, float], learned_at: float
+    ) -> bool:
+        if part.leader_epoch < 0:
+            return False  # the broker has not heard of any leader yet
+        since = contradicted.setdefault(part.partition, learned_at)
+        return learned_at - since >= _CONTRADICTED_S
 
     @property
     def max_record_batch_bytes(self) -> int | None:
@@ -40,23 +82,48 @@ class Metadata:
     """An immutable snapshot; ``updated`` makes the next one.
 
     ``brokers`` are the live ones, ``met`` all that were ever live, where they last were.
+    ``former`` are topics that others of their names have followed, or that nobody knew when last
+    asked for: a broker that is behind may still, or again, speak of them.
     """
 
     brokers: dict[int, BrokerAddress] = field(default_factory=dict)
     topics: dict[str, KnownTopic] = field(default_factory=dict)
     met: dict[int, BrokerAddress] = field(default_factory=dict)
+    former: dict[str, KnownTopic] = field(default_factory=dict)
 
     def updated(self, response: MetadataResponse, *, learned_at: float) -> Metadata:
-        """Returns these metadata with those of ``response``; brokers that it does not list are
-        gone."""
+        """Returns these metadata with those of ``response``, as far as they are not older; brokers
+        that it does not list are gone."""
         brokers = {
             info.broker_id: BrokerAddress(info.broker_id, info.host, info.port, info.local_socket)
             for info in response.brokers
         }
-        learned = {
-            info.name: KnownTopic.of(info, learned_at=learned_at) for info in response.topics
-        }
-        return Metadata(brokers, {**self.topics, **learned}, {**self.met, **brokers})
+        topics, former = dict(self.topics), dict(self.former)
+        for info in response.topics:
+            known = self._known(info)
+            last = topics.get(info.name)
+            if last is not None and last.topic_id != info.topic_id:
+                former[info.name] = last
+            topics[info.name] = known.after(info, learned_at=learned_at)
+        return Metadata(brokers, topics, {**self.met, **brokers}, former)
+
+    def is_behind(self, response: MetadataResponse, refused: Mapping[LedPartition, int]) -> bool:
+        """True if a partition has a newer leader than ``response`` says: one that is known, or one
+        that has to be, as what it says is no newer than the epoch of a leader that refused."""
+        return any(
+            known.is_older(part)
+            or part.leader_epoch <= refused.get((info.topic_id, part.partition), LONG_AGO)
+            for info in response.topics
+            for known in [self._known(info)]
+            for part in info.partitions
+        )
+
+    def _known(self, info: TopicInfo) -> KnownTopic:
+        """Returns what is known of that very topic."""
+        for known in (self.topics.get(info.name), self.former.get(info.name)):
+            if known is not None and known.topic_id == info.topic_id:
+                return known
+        return KnownTopic(info.name, info.topic_id)
 
     def invalidated(self, topic: str) -> Metadata:
         """Returns these metadata with ``topic`` to be asked for again; what is known of it serves
@@ -79,7 +146,8 @@ class Metadata:
 
     def without(self, topic: str) -> Metadata:
         topics = {name: known for name, known in self.topics.items() if name != topic}
-        return replace(self, topics=topics)
+        former = {name: known for name, known in self.topics.items() if name == topic}
+        return replace(self, topics=topics, former={**self.former, **former})
 
     def leader(self, topic_partition: TopicPartition) -> BrokerAddress | None:
         """The live leader, as far as known."""

@@ -14,6 +14,7 @@ from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.consumer.failures import PartitionFailures
 from spark_logbus.errors import (
     LogbusError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     ProtocolError,
     RequestTimeoutError,
@@ -225,6 +226,8 @@ class Fetcher:
             if isinstance(refused, OffsetOutOfRangeError):
                 fetched.append(PartitionData(topic_partition, position, data, refused))
             elif refused is not None:
+                if isinstance(refused, NotLeaderError):
+                    self._cluster.leader_refused(topic_partition, leader)
                 self._failures.record_failure([topic_partition], refused)
             else:
                 self._failures.record_success(topic_partition)

@@ -32,6 +32,7 @@ from spark_logbus.errors import (
     ConfigError,
     CorruptRecordBatchError,
     LogbusError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     ProtocolError,
 )
@@ -39,6 +40,7 @@ from spark_logbus.model import BrokerAddress, OffsetRange
 from spark_logbus.protocol import (
     Api,
     ColumnChoice,
+    ErrorInfo,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -302,7 +304,7 @@ class RangeReader:
         response = pending.result(FetchResponse, first, begun=patience)
         result = self._only_result(response, self._connection.address, len(pending.payload))
         if result.error is not None:
-            raise partition_error(result.error, self._tp, self._connection.address)
+            raise self._refusal(result.error, self._connection.address)
         if result.length == 0:
             self._wait_for_tail(result.high_watermark)
             return
@@ -323,6 +325,12 @@ class RangeReader:
                 self._send(deadline)
             except LogbusError:
                 self._pending = None  # what was received counts; the next fetch meets the error
+
+    def _refusal(self, reported: ErrorInfo, leader: BrokerAddress) -> LogbusError:
+        error = partition_error(reported, self._tp, leader)
+        if isinstance(error, NotLeaderError):
+            self._cluster.leader_refused(self._tp, leader)
+        return error
 
     def _take(self, run: RecordBatchRun | None) -> None:
         if run is not None:

@@ -72,9 +72,10 @@ class LeaderConnections:
     def link_to_leader(self, topic_partition: TopicPartition, now: float) -> Link | None:
         """The connected link to the partition's leader; None while there is none."""
         address = self._cluster.cached_leader(topic_partition)
-        if address is None or self._cluster.is_stale(topic_partition.topic):
+        stale = self._cluster.is_stale(topic_partition.topic)
+        if address is None or stale:
             self._look_up(topic_partition.topic, now)
-        if address is None:
+        if address is None or (stale and self._cluster.has_refused(topic_partition)):
             return None
         link = self._links.get(address)
         if link is None:
@@ -83,6 +84,16 @@ class LeaderConnections:
             deadline = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
             link.dialing = self._begun(self._cluster.pool.take, address, deadline)
         return link if link.connection is not None else None
+
+    def refused(self, topic_partition: TopicPartition, link: Link, now: float) -> None:
+        """Looks for the partition's leader, which is not at the end of ``link``: at once, so that
+        it is known when what was refused is due again."""
+        self._cluster.leader_refused(topic_partition, link.address)
+        if self._cluster.is_stale(topic_partition.topic):
+            lookup = self._lookups.get(topic_partition.topic)
+            if lookup is not None:
+                lookup.not_before = now  # another partition's leader, which is away, has time
+            self._look_up(topic_partition.topic, now)
 
     def unreachable_reason(self, topic_partition: TopicPartition) -> LogbusError | None:
         """The reason if the partition's leader cannot be reached; None if it can, or is unknown."""

@@ -23,7 +23,12 @@ from spark_logbus.client.producer.leader_connections import InFlight, LeaderConn
 from spark_logbus.client.producer.topic_queues import PartitionQueue, TopicQueues
 from spark_logbus.client.writes.atomic_write import WriteIdentity
 from spark_logbus.config import choice
-from spark_logbus.errors import LogbusError, ProducerClosedError, RequestTimeoutError
+from spark_logbus.errors import (
+    LogbusError,
+    NotLeaderError,
+    ProducerClosedError,
+    RequestTimeoutError,
+)
 from spark_logbus.model import Acks, Compression, TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -356,6 +361,9 @@ class Sender:
             except LogbusError as error:
                 outcomes = [error] * len(done.parts)
         self._complete(done.parts, outcomes, now)
+        for (queue, _), outcome in zip(done.parts, outcomes, strict=True):
+            if isinstance(outcome, NotLeaderError):
+                self._links.refused(queue.topic_partition, link, now)
 
     def _complete(
         self, parts: Sequence[Part], outcomes: Sequence[AppendedBatches | LogbusError], now: float
