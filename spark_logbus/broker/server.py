@@ -37,6 +37,7 @@ from spark_logbus.broker.replica.manager import ReplicaManager, sole_replica
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.drained import DrainedBrokers
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.coordination.cluster.moves import PartitionMoves
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
@@ -168,6 +169,7 @@ class Broker:
     ) -> RequestDispatcher:
         config, network = self.config, self.config.network
         subjects = SubjectReader(self._session)
+        drained = DrainedBrokers(self._session)
         schema_ids = KnownSchemaIds(
             subjects.read,
             connected=lambda: self._session.state is SessionState.CONNECTED,
@@ -186,6 +188,7 @@ class Broker:
             config,
             metadata_cache=self._metadata_cache,
             topics=topics,
+            drained=drained,
             subjects=subjects,
             executor=self._zookeeper_executor,
         )
@@ -200,6 +203,7 @@ class Broker:
                 PartitionMoves(self._session),
                 topics=topics,
                 brokers=brokers,
+                drained=drained,
                 clock=self._clock,
                 executor=self._zookeeper_executor,
             ),

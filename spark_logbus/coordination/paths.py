@@ -12,6 +12,7 @@ from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition, check_name
 
 BROKERS = "/brokers/ids"
+DRAINED = "/brokers/drained"
 TOPICS = "/brokers/topics"
 CONSUMERS = "/consumers"
 SCHEMAS = "/schemas"
@@ -40,6 +41,13 @@ def broker(broker_id: int) -> str:
     if broker_id < 0:
         raise InvalidRequestError(f"A broker id is 0 or more, got {broker_id}.")
     return f"{BROKERS}/{broker_id}"
+
+
+def drained_broker(broker_id: int) -> str:
+    """Mark of a broker that is being drained."""
+    if broker_id < 0:
+        raise InvalidRequestError(f"A broker id is 0 or more, got {broker_id}.")
+    return f"{DRAINED}/{broker_id}"
 
 
 def topic(name: str) -> str:

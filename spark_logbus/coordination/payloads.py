@@ -25,6 +25,12 @@ class BrokerPayload(msgspec.Struct, frozen=True, kw_only=True):
     features: NonNegative = 0  # 1: it can take partitions that move; earlier releases say nothing
 
 
+class DrainedPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """Node of a broker that is being drained; that it is there is what counts."""
+
+    since_us: NonNegative
+
+
 class MovePayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Move of a partition that is asked for; ``error`` says why it has failed, if it has."""
 

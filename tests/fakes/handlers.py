@@ -25,6 +25,7 @@ from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.drained import DrainedBrokers
 from spark_logbus.coordination.cluster.moves import PartitionMoves
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.subjects import SubjectIds, SubjectReader
@@ -49,6 +50,16 @@ class Peer:
 
     def as_connection(self) -> Connection:
         return cast(Connection, self)
+
+
+@dataclass
+class Drained:
+    """A stand-in for ``DrainedBrokers``."""
+
+    marked: frozenset[int] = frozenset()
+
+    def ids(self) -> set[int]:
+        return {*self.marked}
 
 
 def context(payload: memoryview | None = None) -> RequestContext:
@@ -119,6 +130,7 @@ def dispatcher_over(
                 config,
                 metadata_cache=cache,
                 topics=cast(TopicRegistry, topics),
+                drained=cast(DrainedBrokers, Drained()),
                 subjects=cast(SubjectReader, None),  # for topics with schemas
                 executor=executor,
             ),
@@ -126,6 +138,7 @@ def dispatcher_over(
                 cast(PartitionMoves, moves),
                 topics=cast(TopicRegistry, topics),
                 brokers=cast(BrokerRegistry, brokers),
+                drained=cast(DrainedBrokers, Drained()),
                 clock=clock,
                 executor=executor,
             ),

@@ -16,6 +16,7 @@ from spark_logbus.protocol import (
     BrokerInfo,
     MetadataRequest,
     MetadataResponse,
+    MoveState,
     PartitionEnds,
     PartitionInfo,
     TopicInfo,
@@ -80,8 +81,9 @@ class MetadataHandler:
     def _partition(self, record: TopicRecord, partition: int, *, ends: bool) -> PartitionInfo:
         leader, epoch = self._metadata_cache.leader(record, partition)
         led = self._replica_manager.find(TopicPartition(record.name, partition)) if ends else None
+        move = _move(record, partition)
         if led is None or led.log.topic_id != record.topic_id:
-            return PartitionInfo(partition, leader, epoch)
+            return PartitionInfo(partition, leader, epoch, move=move)
         known, offline = led.log.ends(), led.log.offline
         return PartitionInfo(
             partition,
@@ -95,4 +97,11 @@ class MetadataHandler:
                 [(each.start, each.end) for each in known.lost],
                 led.log.refusing if offline is None else offline.message,
             ),
+            move,
         )
+
+
+def _move(record: TopicRecord, partition: int) -> MoveState | None:
+    """A move that is asked for, or has failed, as the topic's node has it."""
+    move = record.moves.get(partition)
+    return None if move is None else MoveState(move.to[0], move.since_us, move.throttle, move.error)

@@ -9,6 +9,7 @@ from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.brokers import MOVES, BrokerRegistry
+from spark_logbus.coordination.cluster.drained import DrainedBrokers
 from spark_logbus.coordination.cluster.moves import PartitionMoves
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import MovePayload
@@ -37,12 +38,14 @@ class MoveHandler:
         *,
         topics: TopicRegistry,
         brokers: BrokerRegistry,
+        drained: DrainedBrokers,
         clock: Clock,
         executor: WorkExecutor,
     ) -> None:
         self._moves = moves
         self._topics = topics
         self._brokers = brokers
+        self._drained = drained
         self._clock = clock
         self._executor = executor
 
@@ -123,6 +126,7 @@ class MoveHandler:
 
     def _check(self, topic: str, wanted: Mapping[int, int], features: Mapping[int, int]) -> None:
         """Refuses moves to and from brokers that cannot take part in one."""
+        drained = self._drained.ids()
         for broker_id in {*wanted.values()}:
             if broker_id not in features:
                 live = ", ".join(map(str, sorted(features))) or "none"
@@ -131,6 +135,11 @@ class MoveHandler:
                     f"it, or name another one; running are: {live}."
                 )
             _require_moves(broker_id, features)
+            if broker_id in drained:
+                raise InvalidRequestError(
+                    f"Broker {broker_id} is being drained, so no partition is moved to it. Name "
+                    f"another one, or end that: logbus cluster drain {broker_id} --undo."
+                )
         record = self._topics.get(topic)
         for partition, to in wanted.items():
             assigned = [] if record is None else record.partitions.get(partition, [])

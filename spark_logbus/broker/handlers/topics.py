@@ -9,6 +9,7 @@ from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
+from spark_logbus.coordination.cluster.drained import DrainedBrokers, takers
 from spark_logbus.coordination.cluster.topic_records import TopicRecord, enlarge
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.subjects import SubjectReader
@@ -38,12 +39,14 @@ class TopicHandler:
         *,
         metadata_cache: MetadataCache,
         topics: TopicRegistry,
+        drained: DrainedBrokers,
         subjects: SubjectReader,
         executor: WorkExecutor,
     ) -> None:
         self._config = config
         self._metadata_cache = metadata_cache
         self._topics = topics
+        self._drained = drained
         self._subjects = subjects
         self._executor = executor
 
@@ -130,15 +133,15 @@ class TopicHandler:
         others = self._metadata_cache.topics.values()
         return enlarge(now, partitions=wanted, brokers=live, others=others)
 
-    def _live_brokers(self) -> list[int]:
+    def _live_brokers(self) -> Sequence[int]:
         """Asks for the brokers that a topic may be on: also one that has just started, and none
-        that has gone."""
+        that has gone or is being drained."""
         live = [broker.broker_id for broker in self._metadata_cache.look_up_brokers()]
         if not live:
             raise BrokerUnavailableError(
                 "No broker is registered in ZooKeeper at the moment; try again."
             )
-        return live
+        return takers(live, self._drained.ids())
 
     def _check_partitions(self, name: str, wanted: int, *, added: int, brokers: int) -> None:
         """Refuse what the brokers could not hold. Topics made at the same moment do not count."""

@@ -69,18 +69,28 @@ def forget(
     with opened_session(zookeeper, "logbus-cluster") as session:
         found = forget_broker(session, broker, execute=execute)
     out = console()
-    if not found.leftover:
+    left = [
+        *(["registration"] if found.leftover else []),
+        *(["mark as one that is drained"] if found.drained else []),
+    ]
+    if not left:
         out.print(
             f"Broker {broker} leads nothing, and nothing of it is left in ZooKeeper: there is "
             "nothing to forget."
         )
     elif execute:
-        out.print(f"Broker {broker} is forgotten: what was left of its registration is removed.")
+        out.print(
+            f"Broker {broker} is forgotten: its {' and its '.join(left)} {_is(left)} removed."
+        )
     else:
         out.print(
-            f"Dry run: what is left of the registration of broker {broker} would be removed; it "
-            "leads nothing. Nothing was changed; add --execute to do it."
+            f"Dry run: broker {broker} leads nothing, and its {' and its '.join(left)} would be "
+            "removed. Nothing was changed; add --execute to do it."
         )
+
+
+def _is(left: list[str]) -> str:
+    return "is" if len(left) == 1 else "are"
 
 
 @app.command("show")

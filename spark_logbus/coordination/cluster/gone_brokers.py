@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.drained import DrainedBrokers
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition
@@ -18,10 +19,12 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class GoneBroker:
-    """``leftover`` is true if a registration stands in ZooKeeper that no session holds."""
+    """``leftover`` is true if a registration stands in ZooKeeper that no session holds, ``drained``
+    if the broker is marked as one that is being drained."""
 
     broker_id: int
     leftover: bool
+    drained: bool
 
 
 def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBroker:
@@ -38,8 +41,9 @@ def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBro
         where = live.get(broker_id)
         raise InvalidRequestError(
             f"Broker {broker_id} lives{f', at {where.host}:{where.port}' if where else ''}: its "
-            "ZooKeeper session is there. Stop it first; one that was killed counts until its "
-            "session has expired, after zookeeper_session_ms."
+            "ZooKeeper session is there. Move away what it leads (logbus cluster drain "
+            f"{broker_id}), and stop it; one that was killed counts until its session has "
+            "expired, after zookeeper_session_ms."
         )
     led = sorted(
         TopicPartition(record.name, partition)
@@ -52,9 +56,14 @@ def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBro
         raise InvalidRequestError(
             f"Broker {broker_id} leads {', '.join(map(str, led[:_SHOWN]))}{more}, which nobody "
             "serves without it. Start a broker with its id, with its data, a backup of it or an "
-            "empty directory, and give up what is lost (logbus topics give-up); or delete these "
-            "topics (logbus topics delete)."
+            "empty directory, and give up what is lost (logbus topics give-up); while that runs, "
+            f"all it has can be moved away (logbus cluster drain {broker_id}), or some of it "
+            "(logbus topics move). Or delete these topics (logbus topics delete)."
         )
+    drained = DrainedBrokers(session)
+    marked = broker_id in drained.ids()
+    if marked and execute:
+        drained.clear(broker_id)
     if node is not None and execute:
 
         def remove(deadline: object) -> None:
@@ -66,4 +75,4 @@ def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBro
             )
 
         nodes.repeat(f"forget broker {broker_id}", remove)
-    return GoneBroker(broker_id, node is not None)
+    return GoneBroker(broker_id, leftover=node is not None, drained=marked)

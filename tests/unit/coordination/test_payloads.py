@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from spark_logbus.coordination.payloads import (
     BrokerPayload,
     ContentPayload,
+    DrainedPayload,
     LastIdPayload,
     LockPayload,
     MirroredTopicPayload,
@@ -47,6 +48,7 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
         b'{"host":"10.0.0.5","port":9192,"started_us":1751000000000000,"version":"0.1.0",'
         b'"session_timeout_ms":10000,"local_socket":"logbus-5f0c","features":1}',
     ),
+    (DrainedPayload(since_us=1), b'{"since_us":1}'),
     (
         TopicPayload(id="5f0c", partitions={0: [1], 1: [2]}, config={"retention.ms": "-1"}),
         b'{"id":"5f0c","partitions":{"0":[1],"1":[2]},"config":{"retention.ms":"-1"}}',
