@@ -42,7 +42,7 @@ class Cluster:
         self.states = PartitionStates(opened)
 
     def create(self, name: str = "t", partitions: int = 1) -> TopicRecord:
-        return self.topics.create(name, partitions=partitions, brokers=[1, 2, 3], config={})
+        return self.topics.create(name, partitions=partitions, brokers=[1], config={})
 
     def create_many(self, names: list[str]) -> None:
         self.nodes.ensure(paths.TOPICS)
@@ -54,10 +54,11 @@ class Cluster:
         for part in in_parts(creations):
             self.nodes.transact("create topics", part, deadline=self.nodes.session.deadline())
 
-    def lead_all(self, names: list[str], *, broker_id: int) -> None:
+    def lead_all(self, names: list[str]) -> None:
+        """Give partition 0 of each topic its next leader epoch."""
         claims = [LeadershipClaim(TopicPartition(name, 0), None) for name in names]
         for start in range(0, len(claims), MAX_CLAIMS):
-            led = self.states.lead_all(claims[start : start + MAX_CLAIMS], broker_id=broker_id)
+            led = self.states.lead_all(claims[start : start + MAX_CLAIMS], broker_id=1)
             assert all(isinstance(state, PartitionState) for state in led.values())
 
 
@@ -95,9 +96,9 @@ def cache(watching: Session) -> Iterator[MetadataCache]:
         yield started
 
 
-def leads(cache: MetadataCache, topic: str, partition: int = 0) -> tuple[int, int] | None:
+def epoch_of(cache: MetadataCache, topic: str, partition: int = 0) -> int | None:
     record = cache.topics.get(topic)
-    return None if record is None else cache.leader(record, partition)
+    return None if record is None else cache.leader(record, partition)[1]
 
 
 def count_reads(opened: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -121,17 +122,17 @@ def test_a_new_leader_is_known_without_being_asked_for(
 ) -> None:
     cluster.create("t", 3)
     cluster.create("other")
-    cluster.lead_all(["t", "other"], broker_id=1)
-    wait_until(lambda: leads(cache, "t", 0) == leads(cache, "other") == (1, 0))
+    cluster.lead_all(["t", "other"])
+    wait_until(lambda: epoch_of(cache, "t", 0) == epoch_of(cache, "other") == 0)
     for partition in (1, 2):
         cluster.states.lead(TopicPartition("t", partition), broker_id=1)
-    wait_until(lambda: leads(cache, "t", 1) == leads(cache, "t", 2) == (1, 0))
-    cluster.lead_all(["t", "other"], broker_id=2)  # not found by looking for missing leaders
-    wait_until(lambda: leads(cache, "t") == leads(cache, "other") == (2, 1))
+    wait_until(lambda: epoch_of(cache, "t", 1) == epoch_of(cache, "t", 2) == 0)
+    cluster.lead_all(["t", "other"])  # not found by looking for missing leaders
+    wait_until(lambda: epoch_of(cache, "t") == epoch_of(cache, "other") == 1)
     read = count_reads(watching, monkeypatch)
     for epoch in range(2, 5):
-        cluster.states.lead(T0, broker_id=epoch + 1)
-        wait_until(lambda epoch=epoch: leads(cache, "t") == (epoch + 1, epoch))  # type: ignore[misc]
+        cluster.states.lead(T0, broker_id=1)
+        wait_until(lambda epoch=epoch: epoch_of(cache, "t") == epoch)  # type: ignore[misc]
     assert not [path for path in read if "/other" in path], "of other topics nothing is read"
 
 
@@ -140,12 +141,12 @@ def test_a_thousand_topics_that_change_at_once_are_read_once_or_little_more(
 ) -> None:
     names = [f"t{number:03d}" for number in range(1_000)]
     cluster.create_many(names)
-    cluster.lead_all(names, broker_id=1)
-    wait_until(lambda: all(leads(cache, name) == (1, 0) for name in names))
+    cluster.lead_all(names)
+    wait_until(lambda: all(epoch_of(cache, name) == 0 for name in names))
     read = count_reads(watching, monkeypatch)
-    for epoch in (1, 2, 3):
-        cluster.lead_all(names, broker_id=2 + epoch)
-    wait_until(lambda: all(leads(cache, name) == (5, 3) for name in names))
+    for _ in range(3):
+        cluster.lead_all(names)
+    wait_until(lambda: all(epoch_of(cache, name) == 3 for name in names))
     # At the most: the watch anew, then the state, for each of three changes of each topic.
     assert len(read) <= 2 * 3 * len(names)
 
@@ -154,44 +155,44 @@ def test_what_changed_while_the_connection_was_away_is_known_when_it_is_back(
     cluster: Cluster, zookeeper: EmbeddedZooKeeper, chroot: str
 ) -> None:
     cluster.create()
-    cluster.lead_all(["t"], broker_id=1)
+    cluster.lead_all(["t"])
     with (
         Proxy(zookeeper.address) as proxy,
         session(proxy.connect_string(chroot)) as opened,
         caching(opened) as cache,
     ):
-        wait_until(lambda: leads(cache, "t") == (1, 0))
+        wait_until(lambda: epoch_of(cache, "t") == 0)
         proxy.refuse.set()
         proxy.cut()
-        cluster.lead_all(["t"], broker_id=2)
+        cluster.lead_all(["t"])
         proxy.refuse.clear()
-        wait_until(lambda: leads(cache, "t") == (2, 1))
-        cluster.lead_all(["t"], broker_id=3)
-        wait_until(lambda: leads(cache, "t") == (3, 2))
+        wait_until(lambda: epoch_of(cache, "t") == 1)
+        cluster.lead_all(["t"])
+        wait_until(lambda: epoch_of(cache, "t") == 2)
 
 
 def test_an_expired_session_is_followed_by_one_that_watches(
     cluster: Cluster, cache: MetadataCache, watching: Session
 ) -> None:
     cluster.create()
-    cluster.lead_all(["t"], broker_id=1)
-    wait_until(lambda: leads(cache, "t") == (1, 0))
+    cluster.lead_all(["t"])
+    wait_until(lambda: epoch_of(cache, "t") == 0)
     before = watching.session_id
     expire(watching)
-    cluster.lead_all(["t"], broker_id=2)
-    wait_until(lambda: leads(cache, "t") == (2, 1))
+    cluster.lead_all(["t"])
+    wait_until(lambda: epoch_of(cache, "t") == 1)
     wait_until(lambda: watching.session_id != before)
-    cluster.lead_all(["t"], broker_id=3)
-    wait_until(lambda: leads(cache, "t") == (3, 2))
+    cluster.lead_all(["t"])
+    wait_until(lambda: epoch_of(cache, "t") == 2)
 
 
 def test_a_topic_made_anew_is_watched_anew(cluster: Cluster, cache: MetadataCache) -> None:
     for _ in range(3):
         made = cluster.create()
-        cluster.lead_all(["t"], broker_id=1)
-        wait_until(lambda made=made: leads(cache, "t") == (1, 0) and cache.topics["t"] == made)  # type: ignore[misc]
-        cluster.lead_all(["t"], broker_id=2)
-        wait_until(lambda: leads(cache, "t") == (2, 1))
+        cluster.lead_all(["t"])
+        wait_until(lambda made=made: epoch_of(cache, "t") == 0 and cache.topics["t"] == made)  # type: ignore[misc]
+        cluster.lead_all(["t"])
+        wait_until(lambda: epoch_of(cache, "t") == 1)
         cluster.topics.delete("t")
 
 
@@ -203,7 +204,7 @@ def test_many_writers_of_one_topic_do_not_get_in_each_others_way(
 
     def lead(first: int) -> None:
         for partition in range(first, 20, 4):
-            state = cluster.states.lead(TopicPartition("t", partition), broker_id=2)
+            state = cluster.states.lead(TopicPartition("t", partition), broker_id=1)
             if state.leader_epoch != 0:
                 failures.append(state)
 
@@ -213,19 +214,19 @@ def test_many_writers_of_one_topic_do_not_get_in_each_others_way(
     for thread in threads:
         thread.join(60)
     assert failures == []
-    wait_until(lambda: all(leads(cache, "t", n) == (2, 0) for n in range(20)))
+    wait_until(lambda: all(epoch_of(cache, "t", n) == 0 for n in range(20)))
 
 
 def test_a_leader_of_whom_no_notice_came_is_found_in_time(
     cluster: Cluster, watching: Session, chroot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create()
-    cluster.lead_all(["t"], broker_id=1)
+    cluster.lead_all(["t"])
     monkeypatch.setattr(metadata_cache, "_ALL_AGAIN_S", 0.1)
     with caching(watching) as cache:
-        wait_until(lambda: leads(cache, "t") == (1, 0))
-        put(chroot, paths.partition_state(T0), encode(PartitionState(2, 1, [2])))
-        wait_until(lambda: leads(cache, "t") == (2, 1))
+        wait_until(lambda: epoch_of(cache, "t") == 0)
+        put(chroot, paths.partition_state(T0), encode(PartitionState(2, 7, [2])))
+        wait_until(lambda: cache.leader(cache.topics["t"], 0) == (2, 7))
 
 
 def test_a_node_that_cannot_be_watched_costs_its_topic_only(
@@ -234,12 +235,12 @@ def test_a_node_that_cannot_be_watched_costs_its_topic_only(
     monkeypatch.setattr("spark_logbus.zookeeper.watches._UNWATCHED_DELAY_MS", 20)
     cluster.create("t")
     cluster.create("other")
-    cluster.lead_all(["t", "other"], broker_id=1)
+    cluster.lead_all(["t", "other"])
     forbid(chroot, paths.partitions("t"))
     with caching(watching) as cache:
-        wait_until(lambda: leads(cache, "t") == leads(cache, "other") == (1, 0))
-        cluster.lead_all(["t", "other"], broker_id=2)
-        wait_until(lambda: leads(cache, "t") == leads(cache, "other") == (2, 1))
+        wait_until(lambda: epoch_of(cache, "t") == epoch_of(cache, "other") == 0)
+        cluster.lead_all(["t", "other"])
+        wait_until(lambda: epoch_of(cache, "t") == epoch_of(cache, "other") == 1)
         allow(chroot, paths.partitions("t"))
-        cluster.lead_all(["t", "other"], broker_id=3)
-        wait_until(lambda: leads(cache, "t") == leads(cache, "other") == (3, 2))
+        cluster.lead_all(["t", "other"])
+        wait_until(lambda: epoch_of(cache, "t") == epoch_of(cache, "other") == 2)
