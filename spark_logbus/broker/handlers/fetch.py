@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -14,13 +12,14 @@ import msgspec
 
 from spark_logbus.broker.handlers.chosen_columns import READ_AHEAD, chosen_slices
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
+from spark_logbus.broker.handlers.long_poll import DelayedFetches, LongPoll
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import InvalidRequestError, LogbusError, StorageError
 from spark_logbus.log import LogSlice, PartitionLog
 from spark_logbus.model import TopicPartition
-from spark_logbus.network import Answer, DelayedResponse, FileHandover, Response
+from spark_logbus.network import Answer, FileHandover, Response
 from spark_logbus.protocol import (
     Api,
     FetchPartition,
@@ -33,48 +32,6 @@ from spark_logbus.protocol import (
 
 # Below this, to pass and map a file takes as long as to copy its bytes, or longer.
 LEAST_PASSED_BYTES: Final = 1 << 20
-
-
-class DelayedFetches:
-    """The fetches that wait for records, by partition. Thread-safe.
-
-    A waiting fetch is forgotten when it is woken (it comes back if that was not enough) and when
-    its connection drops it: only weak references are held.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: dict[TopicPartition, weakref.WeakSet[DelayedResponse]] = {}
-
-    def __len__(self) -> int:
-        """Partitions that somebody waits for, or has waited for."""
-        return len(self._waiting)
-
-    def add(self, topic_partition: TopicPartition, fetch: DelayedResponse) -> None:
-        with self._lock:
-            self._waiting.setdefault(topic_partition, weakref.WeakSet()).add(fetch)
-
-    def remove(self, topic_partition: TopicPartition, fetch: DelayedResponse) -> None:
-        with self._lock:
-            fetches = self._waiting.get(topic_partition)
-            if fetches is not None:
-                fetches.discard(fetch)
-                if not fetches:
-                    del self._waiting[topic_partition]
-
-    def wake(self, topic_partition: TopicPartition) -> None:
-        """Wake the fetches of a partition whose high watermark moved, or that is led elsewhere."""
-        with self._lock:
-            waiting = list(self._waiting.pop(topic_partition, ()))
-        for fetch in waiting:
-            fetch.wake()
-
-    def wake_all(self) -> None:
-        with self._lock:
-            waiting = {fetch for fetches in self._waiting.values() for fetch in fetches}
-            self._waiting.clear()
-        for fetch in waiting:
-            fetch.wake()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +78,8 @@ class FetchHandler:
             return response
         wait_ms = min(request.max_wait_ms, self._max_wait_ms)
         deadline = self._clock.monotonic() + wait_ms / 1000
-        return _LongPoll(request, attempt, self._waiting, deadline=deadline)
+        wanted = {TopicPartition(each.topic, each.partition) for each in request.partitions}
+        return LongPoll(wanted, attempt, self._waiting, deadline=deadline)
 
     def end_waiting(self) -> None:
         """Answer all that wait, now and from now on, with what there is."""
@@ -232,30 +190,3 @@ def _slices(
     return slices, whole.bytes_after > 0 or last.position + last.length < whole.position + (
         whole.length
     )
-
-
-class _LongPoll(DelayedResponse):
-    """One fetch that waits."""
-
-    def __init__(
-        self,
-        request: FetchRequest,
-        attempt: Callable[[float], Response | None],
-        waiting: DelayedFetches,
-        *,
-        deadline: float,
-    ) -> None:
-        super().__init__(deadline=deadline)
-        self._attempt = attempt
-        self._waiting = waiting
-        self._wanted = {TopicPartition(each.topic, each.partition) for each in request.partitions}
-
-    def poll(self) -> Response | None:
-        # Registered before looking, so that no record can come unnoticed in between.
-        for topic_partition in self._wanted:
-            self._waiting.add(topic_partition, self)
-        response = self._attempt(self.deadline)
-        if response is not None:
-            for topic_partition in self._wanted:
-                self._waiting.remove(topic_partition, self)
-        return response

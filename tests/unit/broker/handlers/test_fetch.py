@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES, DelayedFetches, FetchHandler
+from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES, FetchHandler
+from spark_logbus.broker.handlers.long_poll import DelayedFetches
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.errors import InvalidRequestError, NotLeaderError, OffsetOutOfRangeError
 from spark_logbus.log import LogConfig, LogEnds, LogSlice, PartitionLog
