@@ -110,7 +110,8 @@ class Publisher:
         promise = self.promises.current(anew=anew)
 
         def check(each: PartitionShare) -> None:
-            self._led(each).log.publishing.check(each, promise.number)
+            led = self._led(each)
+            led.log.publishing.check(each, promise.number, leader_epoch=led.leader_epoch)
 
         return promise.token, [_attempt(check, each) for each in shares]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
@@ -245,6 +246,22 @@ class PartitionLog:
         """
         self.go_on_at(offset)
 
+    def fence(self, leader_epoch: int, error: LogbusError, *, within_s: float = -1) -> bool:
+        """Refuse all that is appended, staged, prepared or published in that leader epoch, or an
+        earlier one, with ``error``.
+
+        Nothing of it comes any more when this has returned True; False: a publication is under way
+        that takes more than ``within_s``, and nothing is refused. -1: it is waited for.
+        """
+        if not self.publishing.fence(leader_epoch, error, within_s=within_s):
+            return False
+        self.staging.wait_for_appends()
+        return True
+
+    def unfence(self, leader_epoch: int) -> None:
+        """Take what comes in that leader epoch again."""
+        self._writer.fence.lift(leader_epoch)
+
     @property
     def flushed_end(self) -> int:
         """End of what is on disk."""
@@ -269,6 +286,11 @@ class PartitionLog:
         known, else in the flusher's thread.
         """
         self._writer.when_flushed(end_offset, callback, truncations=truncations)
+
+    def when_written(self, listener: Listener | None) -> None:
+        """Call ``listener``, in place of the one before, after each append and staging, flushed or
+        not. It runs in the thread that appends, and must not block."""
+        self._writer.on_written = listener
 
     def add_listener(self, listener: Listener) -> None:
         """Call ``listener`` after the high watermark moved or the log went offline.
@@ -348,6 +370,14 @@ class PartitionLog:
             return view.segment_of(offset).read(offset, max_bytes, None)
 
         return self._look_up(look_up, offset, view_of=self._writer.written_view)
+
+    def bytes_from(self, offset: int) -> int:
+        """Bytes of the record batches from ``offset`` on, flushed or not; as exact as the index."""
+        return self._look_up(
+            lambda view: view.split(offset, view.high_watermark, sys.maxsize)[1],
+            None,
+            view_of=self._writer.written_view,
+        )
 
     def lost_at(self, offset: int) -> LostOffsets | None:
         """The offsets around ``offset`` of which this log has no record: they were given up, or are

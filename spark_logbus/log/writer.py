@@ -41,6 +41,7 @@ from spark_logbus.log.disk import flush_failure
 from spark_logbus.log.disk.filesystem import File, NotOpenedError, storage_error, storage_errors
 from spark_logbus.log.disk.flushed_file import FlushedFile
 from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.epoch_fence import EpochFence
 from spark_logbus.log.epochs import EpochEntry, LeaderEpochs
 from spark_logbus.log.producers.snapshots import save_producers
 from spark_logbus.log.producers.states import ProducerStateManager
@@ -90,6 +91,9 @@ class LogWriter(FlushedFile):
         self._state = state
         self._producers = producers
         self._epochs = epochs
+        self.fence = EpochFence()
+        #: Called after each append, and each staging, for who follows the partition.
+        self.on_written: Callable[[], None] | None = None
         self._files = environment.files
         self._write_checkpoint = environment.write_checkpoint
         self.time = environment.time
@@ -118,6 +122,7 @@ class LogWriter(FlushedFile):
         )
         with self._writing:
             self.raise_if_failed()
+            self.fence.check(leader_epoch)
             duplicate_offsets = self._producers.duplicate_offsets([header for header, _ in batches])
             if duplicate_offsets:
                 appended = self._append_rest(duplicate_offsets, batches, data, leader_epoch)
@@ -151,7 +156,12 @@ class LogWriter(FlushedFile):
         self._after_append(config)
         return appended
 
+    def tell_written(self) -> None:
+        if (on_written := self.on_written) is not None:
+            on_written()
+
     def _after_append(self, config: LogConfig) -> None:
+        self.tell_written()
         if config.flush_policy is FlushPolicy.OS:
             self.notify()  # it is to be seen already, and the operating system flushes
         elif config.flushes_at_once or (
@@ -309,6 +319,7 @@ class LogWriter(FlushedFile):
         staged: all or none. Those at the head that the log has already are passed over."""
         with self._writing:
             self.raise_if_failed()
+            self.fence.check(leader_epoch)
             staged = staged.after(self._producers.records_of(staged.producer_id))
             if not staged.headers:
                 return
@@ -329,6 +340,11 @@ class LogWriter(FlushedFile):
                 raise self._withdrawn(tail, file, error, size) from error
             self._account(tail, staged.headers, now_us)
         self._after_append(self.config)
+
+    def set_fence(self, leader_epoch: int, error: LogbusError) -> None:
+        """Refuse what is appended in that leader epoch, with ``error``, when this has returned."""
+        with self._writing:
+            self.fence.set(leader_epoch, error)
 
     def between_appends(self, do: Callable[[ProducerStateManager, int], T]) -> T:
         """Call ``do`` with the log's producers and its end; nothing is appended meanwhile."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Final
 
-from spark_logbus.errors import NotLeaderError, StagedDataLostError
+from spark_logbus.errors import LogbusError, NotLeaderError, StagedDataLostError
 from spark_logbus.log.disk.filesystem import storage_error, storage_errors
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.segment.lookup import DamageFoundError
@@ -37,16 +38,18 @@ class PartitionPublishing:
         self._staging = staging
         self._publishing = threading.Lock()
 
-    def check(self, share: DecidedShare, promise: int) -> None:
+    def check(self, share: DecidedShare, promise: int, *, leader_epoch: int) -> None:
         """Raise StagedDataLostError unless all of the share is on disk here, staged or published.
 
         It is kept from expiring for another while, and after that until the broker has let the
         ``promise`` with that number go.
         """
+        admit = partial(self._writer.fence.check, leader_epoch)
+        admit()
         file = self._file_of(share)
         if file is not None:  # before it is looked at: what is dropped later was promised to nobody
             now_us = self._writer.time.stamp_us()
-            file.promise(share.write, promise, writer=share.writer, now_us=now_us)
+            file.promise(share.write, promise, writer=share.writer, now_us=now_us, admit=admit)
         self._source(share)
 
     def require_published(self, share: DecidedShare) -> None:
@@ -109,6 +112,7 @@ class PartitionPublishing:
         Raises StagedDataLostError, StorageError, and what ``offline`` says.
         """
         with self._publishing:
+            self._writer.fence.check(leader_epoch)
             self._staging.decided[share.write] = share
             self._writer.between_appends(lambda producers, _: producers.protect(share.write))
             try:
@@ -118,6 +122,16 @@ class PartitionPublishing:
             except OSError as error:
                 raise storage_error("publish from", self._writer.directory, error) from error
             return self._writer.tail.end_offset
+
+    def fence(self, leader_epoch: int, error: LogbusError, *, within_s: float) -> bool:
+        """Publish nothing more in that leader epoch; False if what is under way takes longer."""
+        if not self._publishing.acquire(timeout=within_s):
+            return False
+        try:
+            self._writer.set_fence(leader_epoch, error)
+        finally:
+            self._publishing.release()
+        return True
 
     def _copy(self, share: DecidedShare, file: StagedFile, leader_epoch: int) -> None:
         chunk_bytes = min(CHUNK_BYTES, self._writer.config.segment_bytes)

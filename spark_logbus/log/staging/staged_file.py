@@ -151,9 +151,19 @@ class StagedFile(FlushedFile):
         self.mark, self.run, self.superseded = mark, run, False
         self.write = write
 
-    def promise(self, write: int, promise: int, *, writer: str, now_us: int) -> None:
-        """Note that all of it was promised to be kept, if it serves that write still."""
+    def promise(
+        self,
+        write: int,
+        promise: int,
+        *,
+        writer: str,
+        now_us: int,
+        admit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Note that all of it was promised to be kept, if it serves that write still. Raises what
+        ``admit`` does, after which nothing is promised."""
         with self._writing:
+            admit()
             if self.write == write:
                 self.promised = promise
                 self.writer = writer or self.writer
@@ -172,15 +182,22 @@ class StagedFile(FlushedFile):
     # -- staging ------------------------------------------------------------------------
 
     def append(
-        self, batches: Sequence[ValidatedBatch], data: memoryview, *, now_us: int, epoch: int
+        self,
+        batches: Sequence[ValidatedBatch],
+        data: memoryview,
+        *,
+        now_us: int,
+        epoch: int,
+        admit: Callable[[], None] = lambda: None,
     ) -> int | None:
         """Append an attempt's record batches, but those that it has appended before.
 
         Returns what ``when_flushed`` is to wait for; None if the file serves that write no longer.
-        Raises OutOfOrderSequenceError, InvalidRequestError, StorageError.
+        Raises OutOfOrderSequenceError, InvalidRequestError, StorageError, and what ``admit`` does.
         """
         producer_id = batches[0].header.producer_id
         with self._writing:
+            admit()
             if self.write != write_of(producer_id):
                 return None
             self.raise_if_failed()
@@ -264,6 +281,11 @@ class StagedFile(FlushedFile):
                 raise OSError(errno.EIO, "The file ends early", str(self.path))
             if headers:
                 yield StagedBatches(producer_id, self.file, begin, headers)
+
+    def wait_for_append(self) -> None:
+        """Wait until what is appended or promised now is through."""
+        with self._writing:
+            pass
 
     def drop(self, producer_id: int, condition: Callable[[], bool] = lambda: True) -> None:
         """Forget what an attempt has staged, if the ``condition`` holds."""

@@ -126,13 +126,22 @@ class PartitionStaging:
                 "attempt of a task."
             )
         self._writer.raise_if_failed()
+        admit = partial(self._writer.fence.check, leader_epoch)
         while True:
             file = self._file_for(write_of(producer_id), by)
             now_us = self._environment.time.stamp_us()
             epoch = leader_epoch if file.mark is None else file.mark
-            end = file.append(batches, data, now_us=now_us, epoch=epoch)
+            end = file.append(batches, data, now_us=now_us, epoch=epoch, admit=admit)
             if end is not None:  # else the write was discarded meanwhile
+                self._writer.tell_written()
                 return StagedAppend(batches[0].header.base_sequence, now_us, file, end)
+
+    def wait_for_appends(self) -> None:
+        """Wait until what is staged or prepared now is through."""
+        with self._changing:
+            files = list(self._files.values())
+        for file in files:
+            file.wait_for_append()
 
     def _file_for(self, write: int, by: StagedBy = NOBODY) -> StagedFile:
         with self._changing:

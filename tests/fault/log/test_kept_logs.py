@@ -272,7 +272,7 @@ def test_a_decided_write_is_there_once_whatever_of_it_was_kept(
     stage(log, attempt(3), 5)
     stage(log, attempt(1), 10, 10)
     stage(log, attempt(2), 10, 10)
-    log.publishing.check(decided, 1)
+    log.publishing.check(decided, 1, leader_epoch=0)
     disk.crash(AllSurvives())
     staged = copy_of(disk)
     broker.start()

@@ -50,7 +50,7 @@ class Run:
         stage(log, attempt(1), 450, 450)
         stage(log, attempt(2), 300, 600)
         self.staged = True
-        log.publishing.check(DECIDED, 1)
+        log.publishing.check(DECIDED, 1, leader_epoch=0)
         log.publishing.publish(DECIDED, leader_epoch=1)
         self.broker.append(record_batch(1))
         self.appended = True
@@ -142,9 +142,9 @@ def test_what_a_recovery_found_in_memory_is_put_on_disk() -> None:
     disk = SimulatedDisk()
     stage(Broker(files=disk, config=CONFIG).log(), attempt(1), 10, flush=False)
     disk.kill()
-    Broker(files=disk, config=CONFIG).log().publishing.check(share(10, 1), 1)
+    Broker(files=disk, config=CONFIG).log().publishing.check(share(10, 1), 1, leader_epoch=0)
     disk.crash()
-    Broker(files=disk, config=CONFIG).log().publishing.check(share(10, 1), 1)
+    Broker(files=disk, config=CONFIG).log().publishing.check(share(10, 1), 1, leader_epoch=0)
 
 
 def test_a_failed_flush_loses_what_it_was_to_flush_and_nothing_before() -> None:
@@ -163,15 +163,15 @@ def test_a_failed_flush_loses_what_it_was_to_flush_and_nothing_before() -> None:
     broker.flusher.run()
     disk.refuse = lambda _operation, _path: None
     assert isinstance(told[0], StorageError)
-    log.publishing.check(share(10, 1), 1)
+    log.publishing.check(share(10, 1), 1, leader_epoch=0)
     for lost in (share(10, 2), share(20, 1, 2)):
         with pytest.raises(StagedDataLostError):
-            log.publishing.check(lost, 1)
+            log.publishing.check(lost, 1, leader_epoch=0)
     with pytest.raises(StorageError):
         stage(log, attempt(2), 10, start=10)
     log.staging.discard(share(1).write)
     stage(log, attempt(4), 10)
-    log.publishing.check(share(10, 4), 1)
+    log.publishing.check(share(10, 4), 1, leader_epoch=0)
 
 
 @pytest.mark.parametrize("survival", [Survival(), AllSurvives(), *map(RandomSurvival, range(8))])

@@ -149,7 +149,7 @@ class AtomicWrites(RuleBasedStateMachine):
             for partition in PARTITIONS:
                 if total := write.total(partition):
                     self.log(partition).publishing.check(
-                        self.share(write.number, attempts, total), self.promise
+                        self.share(write.number, attempts, total), self.promise, leader_epoch=0
                     )
         except StagedDataLostError:
             return

@@ -175,7 +175,7 @@ def test_a_wide_write_is_prepared_and_published_by_what_each_partition_has(tmp_p
         try:
             for number in range(partitions):
                 log = logs.here.led[TopicPartition("t", number)].log
-                log.publishing.check(DecidedShare(attempts, 8), 1)
+                log.publishing.check(DecidedShare(attempts, 8), 1, leader_epoch=0)
         finally:
             sys.setprofile(None)
         assert looked_up < 200 * partitions

@@ -103,10 +103,10 @@ def test_only_attempts_stage(broker: Broker) -> None:
 def test_a_share_that_is_not_there_is_not_decided(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), 2)
-    log.publishing.check(share(2, 1), 1)
+    log.publishing.check(share(2, 1), 1, leader_epoch=0)
     for other in (share(3, 1), share(1, 1), share(2, 2), share(2, 1, write=1)):
         with pytest.raises(StagedDataLostError):
-            log.publishing.check(other, 1)
+            log.publishing.check(other, 1, leader_epoch=0)
         with pytest.raises(StagedDataLostError):
             log.publishing.publish(other, leader_epoch=1)
     assert offsets_from(log, 0) == []
@@ -173,7 +173,9 @@ def test_what_nobody_commits_expires(broker: Broker) -> None:
     expire(broker)
     assert log.staging.totals.writes == 1
     assert broker.directory.stats.staged_expired.value == 1
-    log.publishing.check(share(1, 1, write=2), 1)  # which keeps it for another while
+    log.publishing.check(
+        share(1, 1, write=2), 1, leader_epoch=0
+    )  # which keeps it for another while
     broker.clock.advance(50)
     expire(broker)
     assert log.staging.totals.writes == 1
@@ -192,7 +194,7 @@ def test_what_is_prepared_under_a_wrong_clock_is_kept_for_as_long(
     broker.clock.advance(50)
     broker.clock.jump(days * 86_400)
     time.now_us()
-    log.publishing.check(share(1, 1), 1)
+    log.publishing.check(share(1, 1), 1, leader_epoch=0)
     broker.clock.jump(-days * 86_400)
     broker.clock.advance(20)
     log.staging.expire(time.now_us(), keep=lambda *_: False, promise=99)
@@ -227,7 +229,7 @@ def test_a_full_disk_keeps_what_is_staged_for_minutes_only() -> None:
     expire(broker)
     assert log.staging.totals.writes == 1
     broker.append(record_batch(1))
-    log.publishing.check(share(10, 1, write=2), 1)
+    log.publishing.check(share(10, 1, write=2), 1, leader_epoch=0)
     broker.clock.advance(700)
     expire(broker)
     assert log.staging.totals.writes == 1  # it was not full of late
@@ -251,7 +253,7 @@ def test_a_file_that_was_just_taken_does_not_expire(broker: Broker) -> None:
     expire(broker)
     assert file.write == share(1).write
     stage(log, attempt(1), 1)
-    log.publishing.check(share(1, 1), 1)
+    log.publishing.check(share(1, 1), 1, leader_epoch=0)
 
 
 def test_an_append_that_comes_first_keeps_its_file(broker: Broker) -> None:
@@ -260,9 +262,9 @@ def test_an_append_that_comes_first_keeps_its_file(broker: Broker) -> None:
     stage(log, attempt(1), 1)
     stage(log, attempt(2), 1)
     log.staging.discard_attempt(attempt(1), None)
-    log.publishing.check(share(1, 2), 1)
+    log.publishing.check(share(1, 2), 1, leader_epoch=0)
     assert not log.staging.discard(share(1).write, lambda file: not file.shares)
-    log.publishing.check(share(1, 2), 1)
+    log.publishing.check(share(1, 2), 1, leader_epoch=0)
     log.staging.discard_attempt(attempt(2), 99)
     assert log.staging.totals == (0, 0)
 
@@ -375,7 +377,7 @@ def test_what_was_prepared_is_dropped_only_when_the_promise_was_let_go(broker: B
     log = broker.log()
     log.configure(LogConfig(staging_retention_ms=60_000))
     stage(log, attempt(1), 1)
-    log.publishing.check(share(1, 1), 1)
+    log.publishing.check(share(1, 1), 1, leader_epoch=0)
     broker.clock.advance(10 * 86_400)
     now_us = broker.clock.now_us()
     assert log.staging.has_expired_promises(now_us, 1)
@@ -384,7 +386,7 @@ def test_what_was_prepared_is_dropped_only_when_the_promise_was_let_go(broker: B
         log.staging.expire(now_us, keep=lambda *_: False, promise=promise)
         log.staging.discard_undecided(share(1).write, promise)
         log.staging.discard_attempt(attempt(1), promise)
-        log.publishing.check(share(1, 1), 1)
+        log.publishing.check(share(1, 1), 1, leader_epoch=0)
         broker.clock.advance(10 * 86_400)
     log.staging.expire(broker.clock.now_us(), keep=lambda *_: False, promise=2)
     assert log.staging.totals.writes == 0
@@ -394,13 +396,13 @@ def test_what_is_prepared_again_while_it_expires_stays(broker: Broker) -> None:
     """Preparing comes between a new promise and the dropping, long after the staging."""
     log = broker.log()
     stage(log, attempt(1), 1)
-    log.publishing.check(share(1, 1), 1)
+    log.publishing.check(share(1, 1), 1, leader_epoch=0)
     broker.clock.advance(10 * 86_400)
     old = broker.clock.now_us()
     assert log.staging.has_expired_promises(old, 1)
-    log.publishing.check(share(1, 1), 2)
+    log.publishing.check(share(1, 1), 2, leader_epoch=0)
     log.staging.expire(old + (1 << 50), keep=lambda *_: False, promise=2)
-    log.publishing.check(share(1, 1), 2)
+    log.publishing.check(share(1, 1), 2, leader_epoch=0)
 
 
 def test_what_a_recovery_found_may_have_been_prepared(broker: Broker) -> None:
@@ -409,14 +411,14 @@ def test_what_a_recovery_found_may_have_been_prepared(broker: Broker) -> None:
     log = broker.log()
     broker.clock.advance(10 * 86_400)
     log.staging.expire(broker.clock.now_us(), keep=lambda *_: False, promise=None)
-    log.publishing.check(share(1, 1), 1)
+    log.publishing.check(share(1, 1), 1, leader_epoch=0)
 
 
 @pytest.mark.parametrize("writer", ["", "unreadable", "another"])
 def test_what_may_be_decided_for_all_that_can_be_read_stays(broker: Broker, writer: str) -> None:
     log = broker.log()
     stage(log, attempt(1), 1)
-    log.publishing.check(replace(share(1, 1), writer=writer), 1)
+    log.publishing.check(replace(share(1, 1), writer=writer), 1, leader_epoch=0)
     broker.clock.advance(10 * 86_400)
     log.staging.expire(
         broker.clock.now_us(), keep=lambda _, whose: whose in ("", "unreadable"), promise=2
@@ -428,7 +430,7 @@ def test_what_is_prepared_under_a_later_promise_stays(broker: Broker) -> None:
     """A broker let go of the first promise, and looked up decisions before it was prepared."""
     log = broker.log()
     stage(log, attempt(1), 1)
-    log.publishing.check(share(1, 1), 3)
+    log.publishing.check(share(1, 1), 3, leader_epoch=0)
     log.staging.discard_undecided(share(1).write, 2)
     log.staging.discard_attempt(attempt(1), 3)
     assert log.staging.holds(share(1).write, attempt(1))
@@ -450,7 +452,7 @@ def test_runs_that_died_shut_nobody_out(broker: Broker) -> None:
             assert log.staging.totals.writes == 2
     stage(log, attempt(1, write=1000), 1, by=StagedBy("another"))
     stage(log, attempt(1, write=598), 1, start=1, by=StagedBy("application:a:t"))
-    log.publishing.check(share(1, 1, write=1000), 1)
+    log.publishing.check(share(1, 1, write=1000), 1, leader_epoch=0)
 
 
 def test_a_run_that_was_succeeded_takes_nobody_s_place(broker: Broker) -> None:
@@ -472,15 +474,15 @@ def test_a_run_that_was_succeeded_takes_nobody_s_place(broker: Broker) -> None:
 def test_what_an_earlier_run_has_prepared_goes_with_its_promise(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1, write=1), 1, by=StagedBy("query", "first"))
-    log.publishing.check(share(1, 1, write=1), 1)
+    log.publishing.check(share(1, 1, write=1), 1, leader_epoch=0)
     stage(log, attempt(1, write=2), 1, by=StagedBy("query", "second"))
     now_us = broker.clock.now_us()
     assert log.staging.has_expired_promises(now_us, 1)
     log.staging.expire(now_us, keep=lambda *_: False, promise=1)
-    log.publishing.check(share(1, 1, write=1), 1)
+    log.publishing.check(share(1, 1, write=1), 1, leader_epoch=0)
     expire(broker)
     with pytest.raises(StagedDataLostError):
-        log.publishing.check(share(1, 1, write=1), 1)
+        log.publishing.check(share(1, 1, write=1), 1, leader_epoch=0)
 
 
 def test_what_an_earlier_run_has_decided_is_published(broker: Broker) -> None:
