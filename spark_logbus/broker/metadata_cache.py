@@ -12,7 +12,7 @@ from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
-from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Backoff
@@ -153,6 +153,15 @@ class MetadataCache:
         if known is None or known.topic_id != record.topic_id:
             return None
         return known.partitions.get(partition)
+
+    def standing_move(self, topic_partition: TopicPartition, topic_id: str) -> MovePayload | None:
+        """Returns the move of a partition that stands, and has not failed; None if there is none,
+        or none that is known here yet."""
+        record = self._topics.get(topic_partition.topic)
+        if record is None or record.topic_id != topic_id:
+            return None
+        move = record.moves.get(topic_partition.partition)
+        return move if move is not None and not move.error else None
 
     def _brokers_changed(self, brokers: list[BrokerAddress]) -> None:
         self._brokers = brokers

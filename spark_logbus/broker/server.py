@@ -18,12 +18,14 @@ from spark_logbus.broker.data_directory import (
 from spark_logbus.broker.flushed_ends import FlushedEndNotes
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
-from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
+from spark_logbus.broker.handlers.fetch import FetchHandler
 from spark_logbus.broker.handlers.handler import Handler
 from spark_logbus.broker.handlers.handshake import HandshakeHandler
+from spark_logbus.broker.handlers.long_poll import DelayedFetches
 from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.moves import MoveHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
+from spark_logbus.broker.handlers.replicate import ReplicateHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
@@ -33,6 +35,9 @@ from spark_logbus.broker.maintenance import log_maintenance
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring import Monitoring, Phase
 from spark_logbus.broker.publisher import Publisher
+from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.hand_over import HandOvers
+from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.replica.manager import ReplicaManager, sole_replica
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock, SystemClock
@@ -47,7 +52,7 @@ from spark_logbus.coordination.writes.promises import PromiseRegistry, Promises
 from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
-from spark_logbus.model import BrokerAddress
+from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.network import Network, allow_descriptors
 from spark_logbus.ports import bind_port
 from spark_logbus.zookeeper import Session, SessionState
@@ -96,13 +101,22 @@ class Broker:
         )
         writers = WriterRegistry(session, stamp_us=self._logs.clock.time.stamp_us)
         delayed_fetches = DelayedFetches()
+        self._delayed_followers = DelayedFetches()
+        self._followers = Followers(clock=clock, written=self._delayed_followers.wake)
+        self._holds = Holds()
+
+        def partition_changed(topic_partition: TopicPartition) -> None:
+            delayed_fetches.wake(topic_partition)
+            self._delayed_followers.wake(topic_partition)
+
         self._replica_manager = ReplicaManager(
             config.id,
             logs=self._logs,
             states=states,
             writers=writers,
-            partition_changed=delayed_fetches.wake,
+            partition_changed=partition_changed,
         )
+        promises = Promises(PromiseRegistry(session, config.id))
         self._publisher = Publisher(
             self._replica_manager,
             logs=self._logs,
@@ -112,7 +126,7 @@ class Broker:
             session=session,
             clock=clock,
             retention_ms=config.writer_retention_ms,
-            promises=Promises(PromiseRegistry(session, config.id)),
+            promises=promises,
         )
         self._metadata_cache = MetadataCache(
             session,
@@ -120,6 +134,19 @@ class Broker:
             topics=topics,
             states=states,
             topics_changed=self._replica_manager.update,
+        )
+        self._hand_overs = HandOvers(
+            self._replica_manager,
+            broker_id=config.id,
+            followers=self._followers,
+            holds=self._holds,
+            moves=PartitionMoves(session),
+            standing=self._metadata_cache.standing_move,
+            promises=promises,
+            lease=self._lease,
+            session=session,
+            clock=clock,
+            changed=self._delayed_followers.wake,
         )
         self._flushed_ends = FlushedEndNotes(self._replica_manager, states, session, clock=clock)
         self._maintenance = log_maintenance(self._logs)
@@ -133,6 +160,18 @@ class Broker:
         self._fetches = FetchHandler(
             self._replica_manager,
             delayed_fetches,
+            clock=clock,
+            max_wait_ms=config.network.max_wait_ms,
+            max_fetch_bytes=config.network.max_fetch_bytes,
+            metrics=request_metrics,
+        )
+        self._replications = ReplicateHandler(
+            config.id,
+            self._replica_manager,
+            self._delayed_followers,
+            followers=self._followers,
+            holds=self._holds,
+            standing=self._metadata_cache.standing_move,
             clock=clock,
             max_wait_ms=config.network.max_wait_ms,
             max_fetch_bytes=config.network.max_fetch_bytes,
@@ -180,6 +219,7 @@ class Broker:
             self._replica_manager,
             schema_ids=schema_ids,
             lease=self._lease,
+            holds=self._holds,
             clock=self._clock,
             max_wait_ms=network.max_wait_ms,
             metrics=metrics,
@@ -197,6 +237,7 @@ class Broker:
             MetadataHandler(self._metadata_cache, self._replica_manager, self._zookeeper_executor),
             appends,
             self._fetches,
+            self._replications,
             OffsetHandler(self._replica_manager, metrics=metrics),
             topic_changes,
             MoveHandler(
@@ -250,6 +291,7 @@ class Broker:
             self._lease.start()
             self._flushed_ends.thread.start()
             self._publisher.thread.start()
+            self._hand_overs.thread.start()
             self._network.start(self._requests.dispatch)
             self._maintenance.start()
             self._compactor.thread.start()
@@ -278,14 +320,18 @@ class Broker:
         """Ordered shutdown; every step is tried even when an earlier one failed."""
         self._monitoring.health.phase = Phase.STOPPING
         self._identity.give_up()
-        steps = [self._fetches.end_waiting, self._lease.stop]
+        steps = [
+            self._hand_overs.end_waiting, self._fetches.end_waiting,
+            self._replications.end_waiting, self._lease.stop,
+        ]  # fmt: skip
         if self._network is not None:
             steps += [self._network.stop_accepting, self._drain, self._network.stop]
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
             self._flushed_ends.thread.stop, self._session.close, self._lease.join,
-            self._publisher.thread.stop, self._replica_manager.thread.stop,
-            self._metadata_cache.stop, self._zookeeper_executor.stop, self._copy_executor.stop,
+            self._publisher.thread.stop, self._hand_overs.thread.stop,
+            self._replica_manager.thread.stop, self._metadata_cache.stop,
+            self._zookeeper_executor.stop, self._copy_executor.stop,
             self._stop_schema_executor, self._compactor.thread.stop, self._maintenance.stop,
             self._logs.close, self._monitoring.stop,
         ]  # fmt: skip

@@ -10,18 +10,23 @@ from typing import cast
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
-from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
+from spark_logbus.broker.handlers.fetch import FetchHandler
 from spark_logbus.broker.handlers.handler import RequestContext
 from spark_logbus.broker.handlers.handshake import HandshakeHandler
+from spark_logbus.broker.handlers.long_poll import DelayedFetches
 from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.moves import MoveHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
+from spark_logbus.broker.handlers.replicate import ReplicateHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.publisher import Publisher
+from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.hand_over import StandingMove
+from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
@@ -84,6 +89,7 @@ def dispatcher_over(
     writers: object = None,
     moves: object = None,
     brokers: object = None,
+    standing: StandingMove = lambda *_: None,
     max_wait_ms: int = 1,
 ) -> RequestDispatcher:
     """All handlers, of a broker with the id 5."""
@@ -105,6 +111,7 @@ def dispatcher_over(
         promises=promises_of(5),
     )
     cache = cast(MetadataCache, metadata_cache)
+    holds, waiting = Holds(), DelayedFetches()
     return RequestDispatcher(
         [
             HandshakeHandler(config),
@@ -113,6 +120,7 @@ def dispatcher_over(
                 partitions,
                 schema_ids=schema_ids({}, clock),
                 lease=held_lease(),
+                holds=holds,
                 clock=clock,
                 max_wait_ms=max_wait_ms,
                 metrics=metrics,
@@ -120,6 +128,18 @@ def dispatcher_over(
             FetchHandler(
                 partitions,
                 DelayedFetches(),
+                clock=clock,
+                max_wait_ms=max_wait_ms,
+                max_fetch_bytes=1 << 20,
+                metrics=metrics,
+            ),
+            ReplicateHandler(
+                config.id,
+                partitions,
+                waiting,
+                followers=Followers(clock=clock, written=waiting.wake),
+                holds=holds,
+                standing=standing,
                 clock=clock,
                 max_wait_ms=max_wait_ms,
                 max_fetch_bytes=1 << 20,

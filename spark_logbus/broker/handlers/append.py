@@ -2,7 +2,8 @@
 
 A broker writes and answers only while it is certain that it still has its id (see
 ``coordination.cluster.lease``): an append that comes later is not begun, and one that was written
-meanwhile is not acknowledged, before ZooKeeper has said so.
+meanwhile is not acknowledged, before ZooKeeper has said so. Nor is one begun for a partition whose
+lead is being handed over: it waits, and is then refused by a broker that leads it no longer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import islice
 
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.broker.schema_ids import KnownSchemaIds, SchemaUse
@@ -60,11 +62,13 @@ class AppendHandler:
         *,
         schema_ids: KnownSchemaIds,
         lease: Lease,
+        holds: Holds,
         clock: Clock,
         max_wait_ms: int,
         metrics: RequestMetrics,
     ) -> None:
         self._replica_manager = replica_manager
+        self._holds = holds
         self._schema_ids = schema_ids
         self._lease = lease
         self._metrics = metrics
@@ -105,6 +109,8 @@ class AppendHandler:
             if (refusal := self._lease.refusal) is not None:
                 raise refusal
             return NotYet(self._lease.when_decided)
+        if self._holds and (hold := self._holds.awaited(_named(request))) is not None:
+            return NotYet(hold.when_over)
         parts, to_look_up = self._parts(request.partitions, payload)
         if to_look_up:
             return NotYet(partial(self._schema_ids.look_up, to_look_up))
@@ -186,6 +192,10 @@ class AppendHandler:
         pending.wait_for_flush(
             number, LogAppendInfo(first, first, staged.staged_at_us), staged.when_flushed
         )
+
+
+def _named(request: AppendRequest | StageRequest) -> Iterator[TopicPartition]:
+    return (TopicPartition(each.topic, each.partition) for each in request.partitions)
 
 
 def _schema_uses(subject: str, data: memoryview) -> Iterator[SchemaUse]:

@@ -93,11 +93,18 @@ class Leadership:
         led: LeaderPartition,
         event: ReplicaEvent,
         again: LeaderPartition | None = None,
-    ) -> None:
-        """Changes a partition if it is still led as ``led``."""
+    ) -> bool:
+        """Changes a partition if it is still led as ``led``; returns whether it was."""
         with self._replicas.lock:
-            if self._replicas.leader(topic_partition) is led:
+            still = self._replicas.leader(topic_partition) is led
+            if still:
                 self._replicas.change(topic_partition, event, leader=again)
+            return still
+
+    def let_go(self, topic_partition: TopicPartition, led: LeaderPartition) -> bool:
+        """Leads a partition no more, which is another broker's; returns False if it was not led as
+        ``led`` any more."""
+        return self._change_led(topic_partition, led, ReplicaEvent.HAND_OVER)
 
     def take(
         self,

@@ -117,6 +117,11 @@ class ReplicaManager:
         if self._leadership.check_epochs():
             self._apply_soon()
 
+    def let_go(self, topic_partition: TopicPartition, led: LeaderPartition) -> None:
+        """Leaves a partition, if it is still led as ``led``, to the broker that has its lead."""
+        if self._leadership.let_go(topic_partition, led):
+            self._notify(topic_partition)
+
     # -- lookups --------------------------------------------------------------------------
 
     def leader_of(self, topic_partition: TopicPartition) -> LeaderPartition:

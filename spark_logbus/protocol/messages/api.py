@@ -42,6 +42,7 @@ class Api(enum.IntEnum):
     DECIDE = 12
     PUBLISH = 13
     DISCARD = 14
+    REPLICATE = 15
     MOVE = 16
 
 

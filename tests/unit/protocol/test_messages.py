@@ -61,6 +61,7 @@ def test_api_numbers_never_change() -> None:
         "DECIDE": 12,
         "PUBLISH": 13,
         "DISCARD": 14,
+        "REPLICATE": 15,
         "MOVE": 16,
     }
     assert set(APIS) == set(Api)
@@ -82,6 +83,7 @@ def test_every_api_but_the_handshake_needs_a_right() -> None:
             (Api.STAGE, Api.PREPARE, Api.DECIDE, Api.PUBLISH, Api.DISCARD),
             (Operation.WRITE, Resource.TOPIC),
         ),
+        Api.REPLICATE: (Operation.READ, Resource.CLUSTER),
         Api.MOVE: (Operation.ALTER, Resource.CLUSTER),
     }
 
@@ -98,7 +100,7 @@ def test_what_a_request_lists_is_declared_as_its_entries() -> None:
         **dict.fromkeys(Api),
         **dict.fromkeys((Api.METADATA, Api.DECIDE), "topics"),
         **dict.fromkeys((Api.APPEND, Api.FETCH, Api.LIST_OFFSETS, Api.SPLIT_RANGE), "partitions"),
-        **dict.fromkeys((Api.STAGE, Api.PREPARE, Api.PUBLISH), "partitions"),
+        **dict.fromkeys((Api.STAGE, Api.PREPARE, Api.PUBLISH, Api.REPLICATE), "partitions"),
         Api.MOVE: "moves",
     }
 

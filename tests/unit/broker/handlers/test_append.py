@@ -8,6 +8,7 @@ import pytest
 
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.schema_ids import KnownSchemaIds, SchemaUse
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.errors import (
@@ -59,11 +60,13 @@ def append(
     lengths: list[int] | None = None,
     lease: Lease | None = None,
     ids: KnownSchemaIds | None = None,
+    holds: Holds | None = None,
 ) -> Answer:
     handler = AppendHandler(
         logs.here.as_replica_manager(),
         schema_ids=ids or schema_ids({}, logs.clock),
         lease=lease or held_lease(),
+        holds=holds or Holds(),
         clock=logs.clock,
         max_wait_ms=10_000,
         metrics=RequestMetrics(logs.clock),

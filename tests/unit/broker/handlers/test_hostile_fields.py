@@ -40,6 +40,7 @@ from spark_logbus.protocol import (
     DiscardRequest,
     FetchPartition,
     FetchRequest,
+    FollowedPartition,
     Frame,
     HandshakeRequest,
     ListOffsetsPartition,
@@ -50,8 +51,10 @@ from spark_logbus.protocol import (
     PartitionMove,
     PrepareRequest,
     PublishRequest,
+    ReplicateRequest,
     SplitRangePartition,
     SplitRangeRequest,
+    StagedCopy,
     StageRequest,
     TopicShares,
     WriteContent,
@@ -63,7 +66,7 @@ from spark_logbus.record.stage_id import stage_id
 from spark_logbus.zookeeper.nodes import Node
 from tests.builders.hostile_values import NUMBERS, OTHERS, TEXTS
 from tests.builders.record_batches import record_batch
-from tests.fakes.broker_parts import TOPIC_ID, Logs, logs_in
+from tests.fakes.broker_parts import EPOCH, TOPIC_ID, Logs, logs_in
 from tests.fakes.handlers import Peer, dispatcher_over
 from tests.fakes.writers import MemoryWriters
 from tests.helpers import wait_until
@@ -111,6 +114,14 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
             settled=5, once=True, abort=True, look=True,
             content=WriteContent(3, "a", "b", "c", "d"), inputs="x", repetition_dropped=True,
             promises={5: "promise"},
+        ),
+        b"",
+    ),
+    Api.REPLICATE: (
+        ReplicateRequest(
+            6, 50, 1 << 20,
+            [FollowedPartition("t", 0, TOPIC_ID, EPOCH, "b" * 32, 0, 0, 0, 1 << 20,
+                               [StagedCopy(WRITE, 1, 1, 1)])],
         ),
         b"",
     ),
@@ -200,6 +211,10 @@ class Moves:
         return payload
 
 
+def _moves_to_6(topic_partition: TopicPartition, topic_id: str) -> MovePayload | None:
+    return MovePayload(to=[6], since_us=1) if topic_id == TOPIC_ID else None
+
+
 class World:
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
@@ -208,7 +223,7 @@ class World:
         topics = Topics()
         self._dispatcher = dispatcher_over(
             logs, self.executor, metadata_cache=topics, topics=topics, writers=self.writers,
-            moves=Moves(), brokers=Brokers(),
+            moves=Moves(), brokers=Brokers(), standing=_moves_to_6,
         )  # fmt: skip
         logs.lead(TopicPartition("t", 0))
         logs.lead(TopicPartition("t", 1))

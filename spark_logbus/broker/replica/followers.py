@@ -1,0 +1,201 @@
+"""What brokers that follow partitions led here have told of their copies.
+
+Only the last word of each counts, and only about the leader epoch and the log of the follower of
+which it was said: a follower whose disk was emptied comes with another log id, and has nothing.
+What is told decides when the lead is handed over, so it is noted only for the broker to which the
+partition is to move (see ``broker.handlers.replicate``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from spark_logbus.broker.replica.states import LeaderPartition
+from spark_logbus.clock import Clock
+from spark_logbus.model import TopicPartition
+
+# A follower that lacks no more has what is left in a moment, whatever its rate.
+_LITTLE_BYTES: Final = 1 << 20
+# So has one that copies so fast that it needs no more seconds for it.
+_LITTLE_S: Final = 0.2
+_SMOOTHING: Final = 0.3  # weight of the last measured rate
+_HEARD_AFTER_S: Final = 60.0
+
+
+class StagedPosition(NamedTuple):
+    """End of what a write has staged, how much is on disk, and a digest of its headers."""
+
+    write: int
+    size_bytes: int
+    flushed_bytes: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a partition as its follower tells of it: the id of its log, that log's end and
+    what of it is on disk, and of each write what is staged."""
+
+    broker_id: int
+    log_id: str
+    offset: int
+    flushed_end: int
+    staged: Mapping[int, StagedPosition] = field(default_factory=dict)
+
+    def has(self, end: int, staged: Iterable[StagedPosition]) -> bool:
+        """True if everything is on the follower's disk: the log up to ``end``, and what is staged
+        with the leader."""
+        return self.flushed_end == self.offset == end and all(
+            (there := self.staged.get(each.write)) is not None
+            and (there.size_bytes, there.flushed_bytes, there.digest)
+            == (each.size_bytes, each.size_bytes, each.digest)
+            for each in staged
+        )
+
+    @property
+    def is_unflushed(self) -> bool:
+        """True if not all of it is on the follower's disk."""
+        return self.flushed_end < self.offset or any(
+            each.flushed_bytes < each.size_bytes for each in self.staged.values()
+        )
+
+    def is_beyond(self, other: Copy) -> bool:
+        """True if it has got further than the ``other`` one, which it was before."""
+        return (self.offset, self.flushed_end) != (other.offset, other.flushed_end) or (
+            self.staged != other.staged
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A follower of a partition as it is led here; times are monotonic seconds.
+
+    ``lacking_bytes`` is about what the copy lacked when it was told of, ``rate`` is in bytes a
+    second, 0 as long as it is not known. ``got_on_at``: the last time when the copy had grown, or
+    lacked nothing.
+    """
+
+    led: LeaderPartition
+    copy: Copy
+    lacking_bytes: int
+    told_at: float
+    got_on_at: float
+    rate: float = 0.0
+    sent_bytes: int = 0
+    sent_at: float = 0.0
+
+    @property
+    def is_near(self) -> bool:
+        return self.lacking_bytes <= max(_LITTLE_BYTES, self.rate * _LITTLE_S)
+
+
+class Followers:
+    """Followers of the partitions that are led here, one of each. Thread-safe; lookups take no
+    lock.
+
+    ``written`` is called when a followed partition has something new for its follower.
+    """
+
+    def __init__(self, *, clock: Clock, written: Callable[[TopicPartition], None]) -> None:
+        self._clock = clock
+        self._written = written
+        self._told = threading.Condition()
+        self._followers: dict[TopicPartition, Follower] = {}
+        self._handed_over: dict[TopicPartition, _NewLeader] = {}
+        #: Called after each word of a follower.
+        self.when_told: Callable[[Follower], None] = lambda _: None
+
+    def tell(self, led: LeaderPartition, copy: Copy, *, lacking_bytes: int) -> None:
+        """Note what a follower has told, in the place of all that was told before."""
+        topic_partition, now = led.log.topic_partition, self._clock.monotonic()
+        with self._told:
+            before = self._followers.get(topic_partition)
+            follower = Follower(led, copy, lacking_bytes, told_at=now, got_on_at=now)
+            if before is None or before.led.log is not led.log:
+                led.log.when_written(lambda: self._written(topic_partition))
+            elif before.led is led and _is_same(before.copy, copy):
+                rate = before.rate
+                if before.sent_bytes and now > before.sent_at:
+                    last = before.sent_bytes / (now - before.sent_at)
+                    rate = last if not rate else rate + _SMOOTHING * (last - rate)
+                rests = lacking_bytes and not copy.is_beyond(before.copy)
+                follower = replace(
+                    follower, rate=rate, got_on_at=before.got_on_at if rests else now
+                )
+            self._followers[topic_partition] = follower
+            self._told.notify_all()
+        self.when_told(follower)
+
+    def sent(self, topic_partition: TopicPartition, size_bytes: int) -> None:
+        """Note how much the follower is sent, from which its rate is known when it comes again."""
+        now = self._clock.monotonic()
+        with self._told:
+            follower = self._followers.get(topic_partition)
+            if follower is not None:
+                self._followers[topic_partition] = replace(
+                    follower, sent_bytes=size_bytes, sent_at=now
+                )
+
+    def find(self, led: LeaderPartition) -> Follower | None:
+        """The follower of a partition in the epoch in which it is led; None if none has told
+        anything in that."""
+        follower = self._followers.get(led.log.topic_partition)
+        return follower if follower is not None and follower.led is led else None
+
+    def all(self) -> dict[TopicPartition, Follower]:
+        return self._followers.copy()
+
+    def wait_for(
+        self, led: LeaderPartition, condition: Callable[[Copy], bool], *, timeout_s: float
+    ) -> Copy | None:
+        """Returns the copy of which the condition holds, as soon as that is told; None if it is
+        not told in time, or nobody follows any more."""
+
+        def is_over() -> bool:
+            follower = self.find(led)
+            return follower is None or condition(follower.copy)
+
+        with self._told:
+            if not self._told.wait_for(is_over, timeout_s):
+                return None
+            follower = self.find(led)
+            return None if follower is None else follower.copy
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Forget a follower: the partition does not move to it any more, or is not led here."""
+        with self._told:
+            follower = self._followers.pop(topic_partition, None)
+            if follower is not None:
+                follower.led.log.when_written(None)
+            self._told.notify_all()
+
+    # -- partitions that were handed over -------------------------------------------------
+
+    def hand_over(self, topic_partition: TopicPartition, topic_id: str, to: int) -> None:
+        """Note that a broker leads the partition now, which may not have heard of it yet."""
+        self._handed_over[topic_partition] = _NewLeader(topic_id, to, self._clock.monotonic())
+        self.forget(topic_partition)
+
+    def was_handed_over(self, topic_partition: TopicPartition, topic_id: str, to: int) -> bool:
+        new = self._handed_over.get(topic_partition)
+        return new is not None and (new.topic_id, new.broker_id) == (topic_id, to)
+
+    def forget_handed_over(self) -> None:
+        """Forget those that must have heard of it."""
+        before = self._clock.monotonic() - _HEARD_AFTER_S
+        for topic_partition, new in list(self._handed_over.items()):
+            if new.since <= before:
+                self._handed_over.pop(topic_partition, None)
+
+
+class _NewLeader(NamedTuple):
+    topic_id: str
+    broker_id: int
+    since: float
+
+
+def _is_same(copy: Copy, other: Copy) -> bool:
+    return (copy.broker_id, copy.log_id) == (other.broker_id, other.log_id)

@@ -1,0 +1,306 @@
+"""Hands over the lead of partitions to the brokers to which they move.
+
+Theory of operation. A follower tells with each request what it has on disk (see ``followers``).
+When it lacks little, the leader takes nothing more for the partition: no appends, nothing staged,
+prepared or published. It waits until the follower has told that everything is on its disk, and then
+gives the lead away by one transaction in ZooKeeper. So whatever was acknowledged here is there, and
+a record batch that waits for its flush here may be acknowledged afterwards too. A follower that
+takes too long is left alone for a while, and appends go on.
+
+The transaction holds only if the move stands and the lead is this broker's; whoever cancels a move
+or takes the lead meanwhile wins. If nobody knows whether it was done, the partition takes nothing
+until ZooKeeper has said so: else it could acknowledge what the new leader does not have.
+
+What was prepared of atomic writes is promised by the broker that prepared it. So that promise is
+let go before, and what is not decided by then is prepared again at the new leader.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from spark_logbus.broker.replica.followers import Copy, Follower, Followers
+from spark_logbus.broker.replica.holds import Hold, Holds
+from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.broker.replica.removal import fields_about
+from spark_logbus.broker.replica.states import LeaderPartition
+from spark_logbus.clock import Clock
+from spark_logbus.coordination.cluster.lease import Lease
+from spark_logbus.coordination.cluster.moves import HandOver, MoveEndedError, PartitionMoves
+from spark_logbus.coordination.payloads import MovePayload
+from spark_logbus.coordination.writes.promises import Promises
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    LogbusError,
+    NotLeaderError,
+    UnknownTopicError,
+)
+from spark_logbus.metrics import Counter, Histogram
+from spark_logbus.model import TopicPartition
+from spark_logbus.retry import Backoff
+from spark_logbus.threads import Periodic
+from spark_logbus.zookeeper import Session, SessionState
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
+_DOUBT_EVERY_S: Final = 0.2
+# A follower that lacks little has it in some tens of milliseconds; a pause that writers hardly
+# notice is all that they are asked for.
+_LONGEST_PAUSE_S: Final = 2.0
+# To wait for a publication that is under way, while everything else goes on.
+_PUBLICATION_S: Final = 0.2
+_RETRY: Final = Backoff(first_ms=500, max_ms=10_000)
+
+#: The move of a partition of the topic with that id, if one stands as far as this broker knows.
+StandingMove = Callable[[TopicPartition, str], MovePayload | None]
+
+
+class _Outcome(enum.Enum):
+    NOT_DONE = "not done"
+    DONE = "done"
+    UNKNOWN = "unknown"
+
+
+class HandOvers:
+    """Hands over partitions one after the other, on a thread of its own. The broker starts and
+    stops ``thread``; the rest is its alone, but for ``end_waiting``.
+
+    ``changed`` is called with a partition when its followers, and later its clients, are to look
+    at it again.
+    """
+
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        *,
+        broker_id: int,
+        followers: Followers,
+        holds: Holds,
+        moves: PartitionMoves,
+        standing: StandingMove,
+        promises: Promises,
+        lease: Lease,
+        session: Session,
+        clock: Clock,
+        changed: Callable[[TopicPartition], None],
+    ) -> None:
+        self._replica_manager = replica_manager
+        self._broker_id = broker_id
+        self._followers = followers
+        self._holds = holds
+        self._moves = moves
+        self._standing = standing
+        self._promises = promises
+        self._lease = lease
+        self._session = session
+        self._clock = clock
+        self._changed = changed
+        self._not_before: dict[TopicPartition, float] = {}
+        self._failures: dict[TopicPartition, int] = {}
+        self._doubts: dict[TopicPartition, tuple[LeaderPartition, HandOver]] = {}
+        #: Hand-overs that were done, and those that were tried and given up for a while.
+        self.done, self.given_up = Counter(), Counter()
+        #: How long partitions took nothing, in seconds.
+        self.pauses = Histogram()
+        self.thread = Periodic(
+            "hand-overs",
+            self._look,
+            pause_s=_LOOK_EVERY_S,
+            failure="The lead of partitions that move could not be handed over.",
+        )
+        followers.when_told = self._told
+
+    def end_waiting(self) -> None:
+        """Begin no other hand-over, and have requests wait for none."""
+        self.thread.end()
+        self._holds.let_go_all()
+
+    def _told(self, follower: Follower) -> None:
+        if follower.is_near and self._is_due(follower.led.log.topic_partition):
+            self.thread.wake()
+
+    def _is_due(self, topic_partition: TopicPartition) -> bool:
+        return self._clock.monotonic() >= self._not_before.get(topic_partition, -1.0)
+
+    # -- looking --------------------------------------------------------------------------
+
+    def _look(self) -> float:
+        for led, lead in list(self._doubts.values()):
+            self._settle(led, lead)
+        for topic_partition, follower in self._followers.all().items():
+            if self.thread.stopping.is_set():
+                break
+            if not self._stands(follower):
+                self._followers.forget(topic_partition)
+                self._not_before.pop(topic_partition, None)
+                self._failures.pop(topic_partition, None)
+            elif follower.is_near and self._is_due(topic_partition) and self._may_begin():
+                self._try(follower)
+        self._followers.forget_handed_over()
+        return _DOUBT_EVERY_S if self._doubts else _LOOK_EVERY_S
+
+    def _stands(self, follower: Follower) -> bool:
+        """True if the partition is still led as the follower has it, and moves to that broker."""
+        led = follower.led
+        if self._replica_manager.find(led.log.topic_partition) is not led:
+            return False
+        move = self._standing(led.log.topic_partition, led.log.topic_id)
+        return move is not None and move.to == [follower.copy.broker_id]
+
+    def _may_begin(self) -> bool:
+        return (
+            self._session.state is SessionState.CONNECTED
+            and self._lease.current()
+            and not self.thread.stopping.is_set()
+        )
+
+    # -- one hand-over --------------------------------------------------------------------
+
+    def _try(self, follower: Follower) -> None:
+        led, topic_partition = follower.led, follower.led.log.topic_partition
+        if topic_partition in self._doubts:
+            return
+        try:  # before anybody waits: it may be that ZooKeeper does not answer, or disagrees
+            if self._moves.handed_over(self._lead(led, follower.copy, end=0)):
+                self._failed(topic_partition, "the lead is another broker's in ZooKeeper")
+                return
+        except LogbusError as error:
+            self._failed(topic_partition, error.message)
+            return
+        began = self._clock.monotonic()
+        hold = self._holds.begin(topic_partition)
+        too_long = threading.Timer(2 * _LONGEST_PAUSE_S, hold.let_go)
+        too_long.daemon = True
+        too_long.start()
+        try:
+            self._hand_over(led, follower, hold)
+        finally:
+            too_long.cancel()
+            if topic_partition not in self._doubts:
+                self._holds.end(topic_partition)
+                self.pauses.observe(self._clock.monotonic() - began)
+
+    def _hand_over(self, led: LeaderPartition, follower: Follower, hold: Hold) -> None:
+        log, to = led.log, follower.copy.broker_id
+        topic_partition = log.topic_partition
+        busy = BrokerUnavailableError(
+            f"{topic_partition} takes nothing while its lead is handed over to broker {to}; try "
+            "again."
+        )
+        if not log.fence(led.leader_epoch, busy, within_s=_PUBLICATION_S):
+            self._failed(topic_partition, "an atomic write is being published")
+            return
+        outcome = _Outcome.NOT_DONE
+        end = log.ends().log_end_offset
+        lead = self._lead(led, follower.copy, end=end)
+        try:
+            why_not = self._prepare(led, lead)
+            if why_not is not None:
+                self._failed(topic_partition, why_not)
+                return
+            outcome = _Outcome.UNKNOWN
+            outcome = self._write(lead)
+        finally:
+            if outcome is _Outcome.UNKNOWN:
+                self._doubts[topic_partition] = (led, lead)
+                self._settle(led, lead)
+                if topic_partition in self._doubts:
+                    hold.let_go()
+                    logger.warning(
+                        "%s takes nothing until ZooKeeper says whether broker %d has its lead.",
+                        topic_partition, to, extra=fields_about(topic_partition),
+                    )  # fmt: skip
+            else:
+                self._end(led, lead, done=outcome is _Outcome.DONE)
+
+    def _prepare(self, led: LeaderPartition, lead: HandOver) -> str | None:
+        """Wait until the follower has everything, and let go of what was promised; returns the
+        reason why the lead cannot be handed over now, if there is one."""
+        log = led.log
+
+        def is_whole(copy: Copy) -> bool:
+            return copy.log_id == lead.log_id and copy.has(lead.end, ())
+
+        self._changed(lead.topic_partition)  # the follower may be waiting for something to come
+        if log.staging.totals.writes:
+            return "atomic writes have staged records"
+        copy = self._followers.wait_for(led, is_whole, timeout_s=_LONGEST_PAUSE_S)
+        if copy is None:
+            return f"broker {lead.to} did not have everything in {_LONGEST_PAUSE_S:g} s"
+        if self._replica_manager.find(lead.topic_partition) is not led or not self._may_begin():
+            return "this broker is not certain any more that it leads the partition"
+        return None
+
+    def _write(self, lead: HandOver) -> _Outcome:
+        try:
+            self._moves.hand_over(lead)
+        except UnknownTopicError:
+            return _Outcome.NOT_DONE  # deleted just now; the news of it is under way
+        except (MoveEndedError, LogbusError) as error:
+            logger.info("The hand-over of %s is to be looked up: %s", lead.topic_partition, error)
+            return _Outcome.UNKNOWN
+        return _Outcome.DONE
+
+    def _lead(self, led: LeaderPartition, copy: Copy, *, end: int) -> HandOver:
+        return HandOver(
+            led.log.topic_partition,
+            led.log.topic_id,
+            leader=self._broker_id,
+            leader_epoch=led.leader_epoch,
+            to=copy.broker_id,
+            log_id=copy.log_id,
+            end=end,
+        )
+
+    def _settle(self, led: LeaderPartition, lead: HandOver) -> None:
+        """Ask ZooKeeper whether a lead is handed over of which that is not known."""
+        try:
+            done = self._moves.handed_over(lead)
+        except UnknownTopicError:
+            done = False  # deleted just now; the news of it is under way
+        except LogbusError as error:
+            logger.debug("Whether %s is handed over is not known: %s", lead.topic_partition, error)
+            return
+        del self._doubts[lead.topic_partition]
+        if not done:
+            self._failed(lead.topic_partition, "its move was ended, or ZooKeeper was away")
+        self._end(led, lead, done=done)
+        self._holds.end(lead.topic_partition)
+
+    def _end(self, led: LeaderPartition, lead: HandOver, *, done: bool) -> None:
+        """Serve the partition on, or leave it to its new leader."""
+        topic_partition = lead.topic_partition
+        if not done:
+            led.log.unfence(led.leader_epoch)
+            return
+        led.log.fence(
+            led.leader_epoch,
+            NotLeaderError(
+                f"Broker {self._broker_id} does not lead {topic_partition} any more; refresh the "
+                "metadata and ask its leader."
+            ),
+        )
+        self._replica_manager.let_go(topic_partition, led)
+        if self._replica_manager.find(topic_partition) is None:  # else it came back meanwhile
+            self._followers.hand_over(topic_partition, lead.topic_id, lead.to)
+        self._not_before.pop(topic_partition, None)
+        self._failures.pop(topic_partition, None)
+        self._changed(topic_partition)
+        self.done.add()
+        logger.info(
+            "Handed over %s to broker %d at offset %d.",
+            topic_partition, lead.to, lead.end, extra=fields_about(topic_partition),
+        )  # fmt: skip
+
+    def _failed(self, topic_partition: TopicPartition, why: str) -> None:
+        self.given_up.add()
+        logger.info(
+            "%s is handed over later: %s", topic_partition, why, extra=fields_about(topic_partition)
+        )
+        failures = self._failures[topic_partition] = self._failures.get(topic_partition, 0) + 1
+        self._not_before[topic_partition] = self._clock.monotonic() + _RETRY.pause_s(failures)

@@ -1,0 +1,117 @@
+"""Copies of partitions for the brokers that follow their leaders."""
+
+from __future__ import annotations
+
+from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from spark_logbus.protocol.messages.error import ErrorInfo
+
+__all__ = [
+    "FollowedPartition",
+    "LogPoint",
+    "ReplicateRequest",
+    "ReplicateResponse",
+    "ReplicateResult",
+    "StagedCopy",
+    "StagedSource",
+]
+
+
+class StagedCopy(Message):
+    """The follower's copy of what a write has staged: ``position`` bytes, of which ``flushed`` are
+    on its disk. ``digest`` is of the headers of the record batches before ``position``."""
+
+    write: int
+    position: int
+    flushed: int
+    digest: int
+
+
+class FollowedPartition(Message):
+    """A partition as its follower has it.
+
+    ``offset`` is the end of the follower's log, from where on it wants records; ``last_epoch`` the
+    leader epoch of the record before, -1 if it knows none; ``flushed_end`` the end of what is on
+    its disk. ``log_id`` is of that log; empty as long as there is none: then nothing is copied, and
+    the answer says where the leader's log begins. ``leader_epoch`` is the one that it follows.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    leader_epoch: int
+    log_id: str
+    offset: int
+    last_epoch: int
+    flushed_end: int
+    max_bytes: int
+    staged: list[StagedCopy] = []
+
+
+class ReplicateRequest(Message):
+    """Waits up to ``max_wait_ms`` until one of the partitions has something for the follower, which
+    is the broker ``broker_id``."""
+
+    broker_id: int
+    max_wait_ms: int
+    max_bytes: int
+    partitions: list[FollowedPartition]
+
+
+class LogPoint(Message):
+    """The end of what a log has of a leader epoch."""
+
+    leader_epoch: int
+    offset: int
+
+
+class StagedSource(Message):
+    """Place of what a write has staged with the leader: ``size`` bytes. ``length`` bytes of the
+    payload are of it, from ``position`` on: the end of the follower's copy, or 0 where that is to
+    be dropped first, because it is a copy of something else."""
+
+    write: int
+    size: int
+    position: int = 0
+    length: int = 0
+
+
+class ReplicateResult(Message):
+    """``length`` bytes of the payload are record batches, from the one that holds the follower's
+    offset on; after them come those of ``staged``, in its order. A write of which the follower has
+    a copy, and that ``staged`` does not name, is over: the copy is to be dropped.
+
+    ``diverges``: the follower's log has records that the leader's has not. It is to be cut back to
+    where that leader epoch ends in both logs, and nothing is sent. ``go_on_at``: the records
+    from the follower's offset up to there are lost. A ``log_start_offset`` beyond the follower's
+    offset: its log is to begin anew there. ``log_end`` is the end of what the leader has written,
+    ``remaining_bytes`` about how much of that and of what is staged the follower lacks.
+    ``leader_epoch`` is the leader's, also where ``error`` says that the follower's is another one.
+    ``hand_over``: the leader takes no appends, and waits until all that it has is on the follower's
+    disk. ``handed_over``: the follower leads the partition from now on.
+    """
+
+    topic: str
+    partition: int
+    length: int = 0
+    leader_epoch: int = -1
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    log_end: int = -1
+    remaining_bytes: int = 0
+    diverges: LogPoint | None = None
+    go_on_at: int | None = None
+    staged: list[StagedSource] = []
+    hand_over: bool = False
+    handed_over: bool = False
+    error: ErrorInfo | None = None
+
+
+class ReplicateResponse(Message):
+    results: list[ReplicateResult]
+
+
+declare(
+    Api.REPLICATE, ReplicateRequest, ReplicateResponse,
+    operation=Operation.READ, resource=Resource.CLUSTER,
+    entries=lambda request: request.partitions,
+)  # fmt: skip
