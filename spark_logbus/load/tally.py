@@ -7,7 +7,9 @@ over: each by its partition and offset, none missing and none in another's place
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -33,6 +35,11 @@ class RecordTally:
 
 NONE: Final = RecordTally(0, 0)
 """Tally of no records."""
+
+
+def together(tallies: Iterable[RecordTally]) -> RecordTally:
+    """Joins tallies that have no record in common."""
+    return reduce(RecordTally.with_others, tallies, NONE)
 
 
 class ObservedTally:

@@ -28,7 +28,7 @@ from spark_logbus.load.read.input import LoadInput
 from spark_logbus.load.read.reading import partitioned
 from spark_logbus.load.small_files import directory_of, worth_rewriting
 from spark_logbus.load.step_timer import StepTimer
-from spark_logbus.load.tally import NONE, ObservedTally, RecordTally, aggregates, tally_from
+from spark_logbus.load.tally import ObservedTally, RecordTally, aggregates, tally_from, together
 from spark_logbus.load.target import History, PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
 from spark_logbus.plurals import plural
@@ -209,13 +209,10 @@ def existing_rows(
     records: Mapping[str, RecordTally], letters: Mapping[str, RecordTally]
 ) -> ExistingRows:
     """Sums up what files hold of a window, by name (pure)."""
-    tally = NONE
-    for each in (*records.values(), *letters.values()):
-        tally = tally.with_others(each)
     return ExistingRows(
         sum(each.records for each in records.values()),
         sum(each.records for each in letters.values()),
-        tally,
+        together((*records.values(), *letters.values())),
         tuple(sorted(records)),
         tuple(sorted(letters)),
     )

@@ -6,7 +6,6 @@ and with what else was in them. Dead letters of the window are replaced in their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +14,7 @@ from spark_logbus.load.commit import Commit
 from spark_logbus.load.errors import WarehouseError, translated
 from spark_logbus.load.lake.letters import outside
 from spark_logbus.load.lake.marks import new_mark
-from spark_logbus.load.lake.reading import FileRows, divided_rows, rows_by_file
+from spark_logbus.load.lake.reading import divided_rows, rows_by_file
 from spark_logbus.load.lake.staging import Planned, plan, replacing, stage
 from spark_logbus.load.lake.table import LakeFile, LakeVersion
 from spark_logbus.load.lake.topic_tables import TopicTables
@@ -23,7 +22,7 @@ from spark_logbus.load.lake.writing import Written, write
 from spark_logbus.load.plan.window import ExistingRows, Window, check_all_read
 from spark_logbus.load.read.input import LoadInput
 from spark_logbus.load.step_timer import StepTimer
-from spark_logbus.load.tally import NONE, TALLIED, RecordTally
+from spark_logbus.load.tally import TALLIED, together
 from spark_logbus.load.target import PlannedReplacement, StagedLoad
 from spark_logbus.model import OffsetRange
 from spark_logbus.plurals import plural
@@ -38,19 +37,12 @@ def find(tables: TopicTables, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
     return ExistingRows(
         sum(each.tally.records for each in found),
         sum(each.tally.records for each in dead),
-        _together([*found, *dead]),
+        together(each.tally for each in (*found, *dead)),
         tuple(sorted(each.file.path for each in found)),
         tuple(sorted(each.file.path for each in dead)),
         sum(each.others for each in found),
         sum(each.others for each in dead),
     )
-
-
-def _together(found: Sequence[FileRows]) -> RecordTally:
-    tally = NONE
-    for each in found:
-        tally = tally.with_others(each.tally)
-    return tally
 
 
 def plan_replacement(

@@ -32,8 +32,9 @@ from spark_logbus.load.files.hadoop import HadoopDirectory
 from spark_logbus.load.read.reading import Decoding, read
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.zookeeper import Session
+from tests.helpers import spanning
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory, read_only
-from tests.integration.load.loaded_lake import catalog_at
+from tests.integration.load.loaded_lake import FORMATS, catalog_at
 from tests.servers.cluster import Logbus
 
 SECOND_US = 1_000_000
@@ -475,8 +476,7 @@ def test_ranges_of_one_partition_are_all_read(
     assert sorted(row["offset"] for row in planned.frame.collect()) == [0, 1, 4, 8, 9]
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["the topic's", "the warehouse"])
-@pytest.mark.parametrize("form", ["delta", "iceberg"])
+@pytest.mark.parametrize(("form", "inside"), spanning(FORMATS, [True, False]))
 def test_a_directory_that_is_a_table_of_a_lake_is_refused(
     spark: SparkSession, logbus: Logbus, tmp_path: Path, form: str, inside: bool
 ) -> None:

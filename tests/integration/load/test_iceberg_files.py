@@ -24,6 +24,7 @@ from spark_logbus.load.lake.table import Change, Progress
 from spark_logbus.load.lake.writing import write
 from spark_logbus.load.layout import Layout, LayoutChoice, Period
 from spark_logbus.load.tables import IcebergTable
+from tests.helpers import spanning
 
 ZONE = "Pacific/Auckland"  # half a day away, on the other side of each midnight
 HOUR = 3_600_000_000
@@ -86,8 +87,7 @@ def opened(table: IcebergLakeTable) -> IcebergVersion:
     return version
 
 
-@pytest.mark.parametrize("period", RULES)
-@pytest.mark.parametrize("column", ["timestamp", "local", "day"])
+@pytest.mark.parametrize(("period", "column"), spanning([*RULES], ["timestamp", "local", "day"]))
 def test_partitions_are_those_of_the_formats_own_rule(
     spark: SparkSession, table: IcebergLakeTable, period: Period, column: str
 ) -> None:

@@ -15,8 +15,9 @@ from spark_logbus.load import run as load_run
 from spark_logbus.load.lake.marks import Mark, OwnDirectory
 from spark_logbus.load.lake.target import LakeTarget
 from spark_logbus.load.tables import TableOfLake
+from tests.helpers import spanning
 from tests.integration.load.loaded_directory import KilledError
-from tests.integration.load.loaded_lake import LoadedLake
+from tests.integration.load.loaded_lake import FORMATS, LoadedLake
 from tests.integration.load.loaded_table import NoLock
 from tests.integration.load.test_into_lake import restore
 
@@ -45,7 +46,9 @@ def drop(table: TableOfLake) -> None:
             load_catalog(table.catalog, **table.properties).purge_table(table.identifier)
 
 
-@pytest.mark.parametrize("which", ["lake", "letters"])
+@pytest.mark.parametrize(
+    ("lake", "which"), spanning(FORMATS, ["lake", "letters"]), indirect=["lake"]
+)
 def test_files_that_are_cleared_away_before_the_commit_are_in_none(
     lake: LoadedLake, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
