@@ -8,14 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_logbus.load import DeltaTable, IcebergTable
-from tests.integration.lake.loaded_target import LoadedTarget, Target
+from tests.integration.lake.loaded_target import LoadedTarget, Target, kinds
 from tests.integration.load.loaded_table import LoadedTable
 from tests.servers.cluster import Logbus
 
-OTHERS = ("table", "delta", "iceberg")
 
-
-@pytest.fixture(params=["files", *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS)])
+@pytest.fixture(params=kinds("table", "delta", "iceberg"))
 def job(
     spark: SparkSession, logbus: Logbus, tmp_path: Path, request: pytest.FixtureRequest
 ) -> LoadedTarget:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -32,6 +33,16 @@ from tests.servers.cluster import Logbus
 
 Row = tuple[Any, ...]
 Target: TypeAlias = str | JdbcTable | DeltaTable | IcebergTable
+
+
+def kinds(*often: str) -> list[object]:
+    """Returns kinds of targets for ``parametrize``: files in every run, those that are named in the
+    long ones, and the others, which a test does not depend on, in slow ones."""
+    others = [
+        pytest.param(kind, marks=pytest.mark.long if kind in often else pytest.mark.slow)
+        for kind in ("table", "delta", "iceberg")
+    ]
+    return ["files", *others]
 
 
 class LoadedTarget:

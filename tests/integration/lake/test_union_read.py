@@ -27,6 +27,7 @@ from tests.integration.lake.loaded_target import (
     assert_alike,
     columns_of,
     is_of_a_file_that_is_gone,
+    kinds,
     rows,
 )
 from tests.integration.load.loaded_directory import KilledError
@@ -88,6 +89,7 @@ def test_fields_and_partitions_are_as_in_the_table(job: LoadedTarget) -> None:
     assert rows(job.union(columns=["a.b `c", "offset", "partition"]))[-1] == ("w", 7, 0)
 
 
+@pytest.mark.parametrize("job", kinds("iceberg"), indirect=True)
 def test_a_topic_with_a_schema_needs_nothing(job: LoadedTarget) -> None:
     job.topic = topic_of(job.logbus, "columns")
     publish(job.logbus, job.topic, flights(0, 30))
@@ -102,6 +104,7 @@ def test_a_topic_with_a_schema_needs_nothing(job: LoadedTarget) -> None:
 
 
 @LONG
+@pytest.mark.parametrize("job", kinds("delta"), indirect=True)
 def test_avro_values_are_decoded_as_by_the_load(job: LoadedTarget) -> None:
     job.decoding = {"avro_schema": json.dumps(FARE), "dead_letters": True, "drop_value": True}
     job.produce_bytes([datum("JFK-LAX", 9900, 86_400_000), b"\x02", None])
@@ -134,6 +137,7 @@ def test_before_a_first_load_all_is_read_of_the_log(job: LoadedTarget) -> None:
     assert_alike(found, job.table())
 
 
+@pytest.mark.parametrize("job", kinds("table"), indirect=True)
 def test_options_that_the_tables_columns_need_are_named(job: LoadedTarget) -> None:
     job.decoding = {"json_schema": "n int, s string"}
     job.produce('{"n": 1, "s": "a"}')
@@ -168,6 +172,7 @@ def test_a_table_without_malformed_values_asks_for_dead_letters(files: LoadedTar
         files.union(json_schema="n int")
 
 
+@pytest.mark.parametrize("job", kinds("iceberg"), indirect=True)
 def test_a_topic_created_again_is_refused(job: LoadedTarget) -> None:
     job.produce("a")
     job.load()
@@ -210,6 +215,7 @@ def retain(job: LoadedTarget, topic_partition: TopicPartition, *, above: int) ->
     )
 
 
+@pytest.mark.parametrize("job", kinds("delta"), indirect=True)
 def test_a_partition_that_was_added_since_is_read_from_its_beginning(job: LoadedTarget) -> None:
     job.produce("a")
     job.load()
