@@ -440,6 +440,7 @@ def test_what_is_cached_of_an_earlier_read_is_not_taken_for_the_newest(
 
 
 @LONG
+@pytest.mark.parametrize("job", kinds("iceberg"), indirect=True)
 def test_loads_go_on_while_the_union_is_read_again_and_again(job: LoadedTarget) -> None:
     """Loads add, compact and reprocess; each read has what was produced before it began."""
     job.decoding = {"json_schema": "n int"}

@@ -57,7 +57,7 @@ def flights() -> Iterator[dict[str, str]]:
         yield from csv.DictReader(io.TextIOWrapper(file, "utf-8"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_all_flights_in_a_delta_table(spark: SparkSession, logbus: Logbus, tmp_path: Path) -> None:
     topic, table = logbus.topic(partitions=4), DeltaTable(str(tmp_path / "flights"))
     counts: Counter[tuple[str, str]] = Counter()
