@@ -9,7 +9,7 @@ from spark_logbus.log.append_info import LogAppendInfo
 from spark_logbus.log.compaction.log_compaction import CompactionGroup, CompactionPlan
 from spark_logbus.log.compaction.swap import index_cleaned
 from spark_logbus.log.config import LogConfig
-from spark_logbus.log.directory import LogDirectory, WantedLog
+from spark_logbus.log.directory import LogDirectory
 from spark_logbus.log.disk.filesystem import OS_FILES, File, FileSystem
 from spark_logbus.log.epochs import NO_EPOCH, EpochEnd, EpochEntry, LeaderEpochs
 from spark_logbus.log.guarded_clock import JumpGuardedClock
@@ -17,6 +17,7 @@ from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.staging.staging import DecidedShare, StagedAppend
 from spark_logbus.log.view import LogSlice
+from spark_logbus.log.wanted import WantedLog
 from spark_logbus.log.writer_runs import StagedBy
 
 __all__ = [

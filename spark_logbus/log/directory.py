@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,6 @@ from spark_logbus.errors import (
     BrokerShuttingDownError,
     ConfigError,
     DataDirectoryLockedError,
-    InvalidRequestError,
     LogbusError,
     LogMissingError,
     PartitionOfflineError,
@@ -32,10 +30,10 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log import ownership
-from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
+from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.clock_file import ClockKeeper
 from spark_logbus.log.closed_writes import ClosedWrites
-from spark_logbus.log.config import FlushPolicy, LogConfig
+from spark_logbus.log.config import LogConfig
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import (
     OS_FILES,
@@ -51,7 +49,6 @@ from spark_logbus.log.disk.stats import LogStats
 from spark_logbus.log.environment import HighWatermarkRule, LogEnvironment
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.partition_directories import (
-    LogSpec,
     PartitionDirectories,
     missing_log,
     too_short_log,
@@ -59,35 +56,16 @@ from spark_logbus.log.partition_directories import (
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.segment.segment import OpenSegments
+from spark_logbus.log.wanted import LogSpec, WantedLog
 from spark_logbus.log.writer_runs import WriterRuns
-from spark_logbus.model import TopicPartition, check_name
+from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 # Sealed segments that keep their file and index open: well below the usual limit of 1024
 # descriptors, and at most 6 MiB of index each.
 _OPEN_SEALED_SEGMENTS: Final = 128
-# One log's disk works while another's checksums are computed: both leave the interpreter free.
-_RECOVERY_THREADS: Final = 4
 _CHECKPOINT_EVERY_S: Final = 30.0
-_MAX_TOPIC_ID_LENGTH: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class WantedLog:
-    """A partition's log as its topic wants it. ``known_end`` is an offset that this topic's log has
-    reached on disk, and None if it is not known to have had a log.
-
-    With ``follows`` it starts where its leader's does, so nothing is deleted from it by age or
-    size. ``base_offset`` is where it begins if it is made anew.
-    """
-
-    topic_partition: TopicPartition
-    topic_id: str
-    config: Mapping[str, str]
-    known_end: int | None = None
-    follows: bool = False
-    base_offset: int = 0
 
 
 class LogDirectory:
@@ -135,7 +113,6 @@ class LogDirectory:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._failed: dict[TopicPartition, StorageError] = {}
         self._checkpoints: dict[TopicPartition, LogCheckpoint] = {}
-        self._to_open_again: set[TopicPartition] = set()  # of those, for want of descriptors
         # Of logs that the checkpoint knows, and whose directories are not there.
         self._missing: dict[TopicPartition, LogCheckpoint] = {}
         self._lock_file: File | None = None
@@ -189,37 +166,14 @@ class LogDirectory:
             for topic_partition, at in self._checkpoints.items()
             if topic_partition not in partitions
         }
-        self.recovery.logs_total = len(partitions)
-        if partitions:
-            logger.info(
-                "Opening %d logs in %s after %s.",
-                len(partitions),
-                self._path,
-                "a clean shutdown" if clean else "a crash: their ends are scanned",
-            )
-
-        def recover(topic_partition: TopicPartition) -> PartitionLog | StorageError:
-            try:
-                return self._directories.open(
-                    topic_partition,
-                    self._checkpoints.get(topic_partition),
-                    config=self._defaults,
-                    clean=clean,
-                )
-            except StorageError as error:
-                logger.error("%s The other partitions are not affected.", error.message)
-                if is_for_want_of_descriptors(error):
-                    self._to_open_again.add(topic_partition)
-                return error.again()
-            finally:
-                self.recovery.log_done()
-
-        with ThreadPoolExecutor(_RECOVERY_THREADS, "recovery") as pool:
-            for topic_partition, log in zip(partitions, pool.map(recover, partitions), strict=True):
-                if isinstance(log, StorageError):
-                    self._failed[topic_partition] = log
-                else:
-                    self._logs[topic_partition] = log
+        opened = self._directories.open_all(
+            partitions, self._checkpoints, config=self._defaults, clean=clean
+        )
+        for topic_partition, log in opened:
+            if isinstance(log, StorageError):
+                self._failed[topic_partition] = log
+            else:
+                self._logs[topic_partition] = log
 
     # -- the set of logs ----------------------------------------------------------------
 
@@ -271,21 +225,11 @@ class LogDirectory:
         return found
 
     def _spec_of(self, wanted: WantedLog) -> LogSpec:
-        check_name("topic", wanted.topic_partition.topic)
-        _check_topic_id(wanted.topic_id)
         try:
-            config = LogConfig.from_topic_config(wanted.config, self._defaults)
+            return LogSpec.of(wanted, self._defaults)
         except ConfigError:
             self.pause_deletion(wanted.topic_partition, topic_id=wanted.topic_id)
             raise
-        metadata = PartitionMetadata(wanted.topic_partition, wanted.topic_id)
-        return LogSpec(
-            metadata=metadata,
-            config=config,
-            topic_config=wanted.config,
-            base_offset=wanted.base_offset,
-            follows=wanted.follows,
-        )
 
     def _log_that_is_there(self, spec: LogSpec, known_end: int | None) -> PartitionLog | None:
         """Returns the log, opened if need be; None where it is to be created."""
@@ -307,16 +251,7 @@ class LogDirectory:
     def _take(self, log: PartitionLog, spec: LogSpec) -> PartitionLog:
         """Serve the log, in which things may be deleted from here on."""
         self._add(log)
-        log.set_follows(spec.follows)
-        if log.config != spec.config:
-            left_to_the_os = log.config.flush_policy is FlushPolicy.OS
-            log.configure(spec.config)
-            if left_to_the_os:
-                log.flush()  # before it is kept that it flushes, and so loses nothing by a crash
-        log.resume_deletion()
-        self._directories.keep_config(log, spec.topic_config)
-        if log.log_id is None:
-            self._directories.renew_log_id_or_warn(log)
+        self._directories.apply(log, spec)
         return log
 
     def go_on(
@@ -333,12 +268,8 @@ class LogDirectory:
         With ``keep``, one that is only too short goes on with what it has. Else it starts over,
         empty, and the files of the old one are set aside. Raises ConfigError, StorageError.
         """
-        spec = LogSpec(
-            metadata=PartitionMetadata(topic_partition, topic_id),
-            config=LogConfig.from_topic_config(config, self._defaults),
-            topic_config=config,
-            base_offset=base_offset,
-        )
+        wanted = WantedLog(topic_partition, topic_id, config, base_offset=base_offset)
+        spec = LogSpec.of(wanted, self._defaults)
         with self._changing:
             self._check_open()
             if keep and self.kept_end(topic_partition, topic_id=topic_id) is not None:
@@ -466,13 +397,13 @@ class LogDirectory:
 
     def _open_again(self, topic_partition: TopicPartition, config: LogConfig) -> None:
         """Open a log that could not be opened for want of descriptors; any other stays refused."""
-        if topic_partition in self._failed and topic_partition in self._to_open_again:
+        if topic_partition in self._failed and topic_partition in self._directories.to_open_again:
             known = self._checkpoints.get(topic_partition)
             try:
                 log = self._directories.open(topic_partition, known, config=config, clean=False)
             except StorageError as error:
                 if not is_for_want_of_descriptors(error):
-                    self._to_open_again.remove(topic_partition)
+                    self._directories.to_open_again.remove(topic_partition)
                 self._failed[topic_partition] = error.again()
             else:
                 self._add(log)
@@ -660,12 +591,3 @@ def _deleted(log: PartitionLog) -> UnknownTopicError:
     return UnknownTopicError(
         f"{log.topic_partition} with topic id {log.topic_id} was deleted; refresh the metadata."
     )
-
-
-def _check_topic_id(topic_id: str) -> None:
-    """Refuses a topic id that cannot name a directory, with a suffix."""
-    check_name("topic id", topic_id)
-    if len(topic_id) > _MAX_TOPIC_ID_LENGTH:
-        raise InvalidRequestError(
-            f"A topic id has at most {_MAX_TOPIC_ID_LENGTH} characters, got {len(topic_id)}."
-        )

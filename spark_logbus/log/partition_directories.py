@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,12 @@ from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.disk import names
-from spark_logbus.log.disk.filesystem import remove_tree, storage_error, storage_errors
+from spark_logbus.log.disk.filesystem import (
+    is_for_want_of_descriptors,
+    remove_tree,
+    storage_error,
+    storage_errors,
+)
 from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.epochs import LeaderEpochs, recover_epochs
 from spark_logbus.log.log import PartitionLog
@@ -34,31 +39,17 @@ from spark_logbus.log.segment.metadata import SegmentMetadata
 from spark_logbus.log.segment.segment import ActiveSegment, create_segment
 from spark_logbus.log.staging.staging import recover_staged
 from spark_logbus.log.view import LogView
+from spark_logbus.log.wanted import LogSpec
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 
+# One log's disk works while another's checksums are computed: both leave the interpreter free.
+_RECOVERY_THREADS: Final = 4
 # Enough for a disk to sync them together, few enough for the interpreter.
 _PREPARING_THREADS: Final = 16
 _LOG_ID_BYTES: Final = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSpec:
-    """A log as its topic wants it. ``config`` is what the topic's own keys make of the defaults;
-    ``base_offset`` is where it begins if it is made anew. ``follows`` says that its start is a
-    leader's to move."""
-
-    metadata: PartitionMetadata
-    config: LogConfig
-    topic_config: Mapping[str, str]
-    base_offset: int = 0
-    follows: bool = False
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return self.metadata.topic_partition
 
 
 class PartitionDirectories:
@@ -71,6 +62,8 @@ class PartitionDirectories:
         self._progress = progress
         #: Where logs end that could not be opened because they reached further once.
         self.short_ends: dict[TopicPartition, int] = {}
+        #: Of those that ``open_all`` could not open, the ones for want of descriptors.
+        self.to_open_again: set[TopicPartition] = set()
 
     def find(self) -> list[TopicPartition]:
         """The partitions that have a log here; leftovers of others are removed."""
@@ -103,6 +96,39 @@ class PartitionDirectories:
         except StorageError as error:
             logger.warning("%s", error.message)
 
+    def open_all(
+        self,
+        partitions: Sequence[TopicPartition],
+        known: Mapping[TopicPartition, LogCheckpoint],
+        *,
+        config: LogConfig,
+        clean: bool,
+    ) -> Iterator[tuple[TopicPartition, PartitionLog | StorageError]]:
+        """Recover logs that are here, several at a time: each as ``open`` does, or why it is not
+        open."""
+        self._progress.logs_total = len(partitions)
+        if partitions:
+            logger.info(
+                "Opening %d logs in %s after %s.",
+                len(partitions),
+                self._path,
+                "a clean shutdown" if clean else "a crash: their ends are scanned",
+            )
+
+        def recover(where: TopicPartition) -> PartitionLog | StorageError:
+            try:
+                return self.open(where, known.get(where), config=config, clean=clean)
+            except StorageError as error:
+                logger.error("%s The other partitions are not affected.", error.message)
+                if is_for_want_of_descriptors(error):
+                    self.to_open_again.add(where)
+                return error.again()
+            finally:
+                self._progress.log_done()
+
+        with ThreadPoolExecutor(_RECOVERY_THREADS, "recovery") as pool:
+            yield from zip(partitions, pool.map(recover, partitions), strict=True)
+
     def open(
         self,
         topic_partition: TopicPartition,
@@ -133,10 +159,10 @@ class PartitionDirectories:
         log.kept_config = kept
         if metadata.log_id is None or unflushed:
             # In the second case it may have lost records that others were told it has.
-            self.renew_log_id_or_warn(log)
+            self._renew_log_id_or_warn(log)
         return log
 
-    def renew_log_id_or_warn(self, log: PartitionLog) -> None:
+    def _renew_log_id_or_warn(self, log: PartitionLog) -> None:
         try:
             self.renew_log_id(log)
         except StorageError as error:  # of a full disk, say: it is served all the same
@@ -274,7 +300,21 @@ class PartitionDirectories:
             self._files.sync_directory(self._path)  # it may be this that failed
         return self.open(topic_partition, None, config=config, clean=False)
 
-    def keep_config(self, log: PartitionLog, config: Mapping[str, str]) -> None:
+    def apply(self, log: PartitionLog, spec: LogSpec) -> None:
+        """Have the log kept up as its topic wants it, also after the next start. From here on
+        things may be deleted from it."""
+        log.set_follows(spec.follows)
+        if log.config != spec.config:
+            left_to_the_os = log.config.flush_policy is FlushPolicy.OS
+            log.configure(spec.config)
+            if left_to_the_os:
+                log.flush()  # before it is kept that it flushes, and so loses nothing by a crash
+        log.resume_deletion()
+        self._keep_config(log, spec.topic_config)
+        if log.log_id is None:
+            self._renew_log_id_or_warn(log)
+
+    def _keep_config(self, log: PartitionLog, config: Mapping[str, str]) -> None:
         """Keep the topic's configuration beside the log, for the next start.
 
         That it cannot be kept is no reason not to serve the log: ZooKeeper has it too.

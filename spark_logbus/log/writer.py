@@ -60,6 +60,7 @@ from spark_logbus.log.validate import ValidatedBatch, validate_append
 from spark_logbus.log.view import LogView
 from spark_logbus.model import LostOffsets
 from spark_logbus.record import RecordBatchHeader, split, stamp
+from spark_logbus.record import format as fmt
 
 logger = logging.getLogger(__name__)
 
@@ -406,10 +407,10 @@ class LogWriter(FlushedFile):
         """
         with self._writing, self._flushing:
             self.raise_if_failed()
-            if offset <= self.tail.end_offset:
+            if not self.tail.end_offset < offset <= fmt.MAX_OFFSET:
                 raise InvalidRequestError(
                     f"The log of {self.topic_partition} cannot go on at offset {offset}: it has "
-                    f"come to {self.tail.end_offset}."
+                    f"come to {self.tail.end_offset}, and offsets end at {fmt.MAX_OFFSET}."
                 )
             self._sync_tail()
             old, end, position = self.tail

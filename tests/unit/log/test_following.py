@@ -179,10 +179,10 @@ def test_the_own_high_watermark_does_not_jump_over_them(tmp_path: Path) -> None:
     assert offsets_from(log, 200) == [200]
 
 
-@pytest.mark.parametrize("offset", [-1, 0, 3, 4])
+@pytest.mark.parametrize("offset", [-1, 0, 3, 4, 1 << 63])
 def test_nothing_is_passed_over_that_is_there(follower: Broker, offset: int) -> None:
     follower.append(two_records(), two_records())
-    with pytest.raises(InvalidRequestError, match="it has come to 4"):
+    with pytest.raises(InvalidRequestError, match="it has come to 4,"):
         follower.log().pass_over(offset)
     assert offsets_from(follower.log(), 0) == [0, 2]
 
@@ -284,6 +284,16 @@ def test_a_new_log_begins_where_its_leaders_does(follower: Broker) -> None:
         assert offsets_from(follower.log(), 42) == [42]
         assert follower.log().epochs.entries == ((3, 42),)
         follower.restart()
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63])
+def test_no_log_begins_at_what_is_no_offset(follower: Broker, offset: int) -> None:
+    wanted = WantedLog(TP, TOPIC_ID, {}, base_offset=offset)
+    found = follower.directory.ensure_all([wanted])[TP]
+    assert isinstance(found, InvalidRequestError)
+    with pytest.raises(InvalidRequestError, match=f"cannot begin at offset {offset}"):
+        follower.directory.start_over(wanted, keep_files=False)
+    assert follower.directory.get(TP) is None
 
 
 @pytest.mark.parametrize("keep_files", [True, False])
