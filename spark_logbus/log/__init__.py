@@ -15,7 +15,12 @@ from spark_logbus.log.epochs import NO_EPOCH, EpochEnd, EpochEntry, LeaderEpochs
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress
-from spark_logbus.log.staging.staging import DecidedShare, StagedAppend
+from spark_logbus.log.staging.staging import (
+    DecidedShare,
+    StagedAppend,
+    StagedCopied,
+    StagedPosition,
+)
 from spark_logbus.log.view import LogSlice
 from spark_logbus.log.wanted import WantedLog
 from spark_logbus.log.writer_runs import StagedBy
@@ -41,6 +46,8 @@ __all__ = [
     "RecoveryProgress",
     "StagedAppend",
     "StagedBy",
+    "StagedCopied",
+    "StagedPosition",
     "WantedLog",
     "index_cleaned",
 ]

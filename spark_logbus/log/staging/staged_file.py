@@ -32,6 +32,7 @@ from spark_logbus.log.disk.flushed_file import FlushedFile
 from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.segment.scan import verified_headers
 from spark_logbus.log.staged_batches import StagedBatches
+from spark_logbus.log.staging.digests import StagedDigests
 from spark_logbus.log.validate import ValidatedBatch
 from spark_logbus.log.writer_runs import writer_mark
 from spark_logbus.model import TopicPartition
@@ -94,6 +95,7 @@ class StagedFile(FlushedFile):
         self.mark: int | None = None  # of the writer, see ``writer_runs``
         self.run = 0  # the place of its run among the writer's; 0: before all that are known
         self.superseded = False  # by a later run of the writer
+        self.digests = StagedDigests()
         self._serving_since_us = 0
         self._end = 0  # of what is written
 
@@ -118,6 +120,7 @@ class StagedFile(FlushedFile):
             staged.mark = header.leader_epoch if header.leader_epoch < 0 else None
             staged.shares[header.producer_id] = share
             share.add(header, position, header.append_time_us)
+            staged.digests.add(header, mark=header.leader_epoch, staged_at_us=header.append_time_us)
             staged._end = position + header.size
         if staged.write is not None:
             staged.promised = RECOVERED
@@ -216,6 +219,7 @@ class StagedFile(FlushedFile):
                 raise self._withdrawn(position, error, len(rest)) from error
             for header, _ in new:
                 share.add(header, position, now_us)
+                self.digests.add(header, mark=epoch, staged_at_us=now_us)
                 position += header.size
             self.shares[producer_id] = share
             self._end = position
@@ -242,6 +246,66 @@ class StagedFile(FlushedFile):
                 )
             expected = end
         return old
+
+    def append_as_follower(
+        self, write: int, batches: Sequence[ValidatedBatch], data: memoryview, position: int
+    ) -> int | None:
+        """Append record batches as the leader has them at ``position``, but those that are here.
+
+        Returns the end; None if the file serves that write no longer. Raises InvalidRequestError
+        for what does not go on there, OutOfOrderSequenceError, StorageError.
+        """
+        with self._writing:
+            if self.write != write:
+                return None
+            self.raise_if_failed()
+            new = batches[self._same_here(batches, data, position) :]
+            rest = data[len(data) - sum(len(batch) for _, batch in new) :]
+            self._check_sequences(new)
+            at = self._end
+            try:
+                self.file.pwrite(rest, at)
+            except OSError as error:
+                raise self._withdrawn(at, error, len(rest)) from error
+            for header, _ in new:
+                share = self.shares.setdefault(header.producer_id, StagedShare())
+                share.add(header, at, header.append_time_us)
+                self.digests.add(
+                    header, mark=header.leader_epoch, staged_at_us=header.append_time_us
+                )
+                at += header.size
+            self.promised = RECOVERED if self.promised is None else self.promised
+            self._end = at
+            return at
+
+    def _same_here(self, batches: Sequence[ValidatedBatch], data: memoryview, position: int) -> int:
+        """The number of record batches at the head that the file has at ``position``."""
+        where, size = self.topic_partition, self._end
+        if position > size:
+            raise not_so_far(where, position, size=size)
+        number, end = 0, position
+        while number < len(batches) and end < size:
+            end += batches[number].header.size
+            number += 1
+        if end > size or self.file.pread(end - position, position) != data[: end - position]:
+            raise InvalidRequestError(
+                f"What is staged for {where} here differs from what is to be at positions "
+                f"{position} up to {end}; drop it and begin anew."
+            )
+        return number
+
+    def _check_sequences(self, batches: Sequence[ValidatedBatch]) -> None:
+        held: dict[int, int] = {}
+        for header, _ in batches:
+            share = self.shares.get(header.producer_id)
+            expected = held.get(header.producer_id, share.records if share is not None else 0)
+            if header.base_sequence != expected or header.producer_epoch != 0:
+                raise OutOfOrderSequenceError(
+                    f"What an attempt has staged for {self.topic_partition} does not go on: "
+                    f"expected its record {expected} in epoch 0, got {header.base_sequence} in "
+                    f"{header.producer_epoch}."
+                )
+            held[header.producer_id] = expected + header.record_count
 
     def _withdrawn(self, position: int, error: OSError, size_bytes: int) -> StorageError:
         failure = storage_error(f"stage records of {self.topic_partition} in", self.path, error)
@@ -305,9 +369,18 @@ class StagedFile(FlushedFile):
             self.promised, self.writer = None, ""
             self.file.pwrite(bytes(HEADER_SIZE), 0)  # or the next start would find it staged
             self._end = self.flushed_end = 0
+            self.digests = StagedDigests()
             self.free_since = self._clock.monotonic()
             self.write = None
             return True
+
+
+def not_so_far(topic_partition: TopicPartition, position: int, *, size: int) -> InvalidRequestError:
+    """The error for what is to go on behind the end of a follower's file."""
+    return InvalidRequestError(
+        f"What is staged for {topic_partition} here has {size} bytes, and what is to follow is at "
+        f"position {position}; go on at {size}."
+    )
 
 
 def create_staged_file(

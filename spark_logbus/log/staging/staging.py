@@ -23,11 +23,13 @@ from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import storage_error
 from spark_logbus.log.disk.flushed_file import OnFlushed
 from spark_logbus.log.environment import LogEnvironment
-from spark_logbus.log.staging.staged_file import StagedFile, create_staged_file
-from spark_logbus.log.validate import validate_append
+from spark_logbus.log.staging.staged_file import StagedFile, create_staged_file, not_so_far
+from spark_logbus.log.validate import ValidatedBatch, validate_append
+from spark_logbus.log.view import LogSlice
 from spark_logbus.log.writer import LogWriter
 from spark_logbus.log.writer_runs import StagedBy, writer_mark
 from spark_logbus.model import TopicPartition
+from spark_logbus.record import RecordBatchHeader, split
 from spark_logbus.record.stage_id import StageIds, write_of
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,28 @@ class StagedAppend:
     staged_at_us: int
     file: StagedFile
     end: int
+
+    def when_flushed(self, callback: OnFlushed) -> None:
+        self.file.when_flushed(self.end, callback)
+
+
+class StagedPosition(NamedTuple):
+    """Place up to which a write has come in one replica. Files with the same ``digest`` at the same
+    size are the same."""
+
+    write: int
+    size_bytes: int
+    flushed_bytes: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCopied:
+    """Place of what was copied from a leader's staged file, before ``end`` of the follower's."""
+
+    write: int
+    end: int
+    file: StagedFile
 
     def when_flushed(self, callback: OnFlushed) -> None:
         self.file.when_flushed(self.end, callback)
@@ -205,6 +229,103 @@ class PartitionStaging:
             )
         except OSError as error:
             raise storage_error("stage records in", self._writer.directory, error) from error
+
+    # -- replicas -----------------------------------------------------------------------
+
+    def replica_state(self) -> list[StagedPosition]:
+        """Places up to which the open writes have come here, for another replica."""
+        with self._changing:
+            found = [self._position(write, file) for write, file in self._files.items()]
+        return [each for each in found if each.size_bytes]
+
+    def position_of(self, write: int) -> StagedPosition | None:
+        with self._changing:
+            file = self._files.get(write)
+            return None if file is None else self._position(write, file)
+
+    @staticmethod
+    def _position(write: int, file: StagedFile) -> StagedPosition:
+        size_bytes, digest = file.digests.last
+        return StagedPosition(write, size_bytes, min(file.flushed_end, size_bytes), digest)
+
+    def agrees(self, write: int, position: int, digest: int) -> bool:
+        """True if what the write has staged here begins with what a replica has up to ``position``,
+        by its digest. False too if the write has nothing here: it is over, perhaps."""
+        file = self._files.get(write)
+        return file is not None and file.digests.at(position) == digest
+
+    def read_as_replica(self, write: int, position: int, *, max_bytes: int) -> LogSlice | None:
+        """Record batches of the write from ``position`` on, up to what is written; at most
+        ``max_bytes``, but one at least. None when there is nothing (more).
+
+        The file may come to serve another write while a slice is read: who receives it checks that,
+        as ``append_as_follower`` does. Raises InvalidRequestError where no record batch begins.
+        """
+        with self._changing:
+            file = self._files.get(write)
+            if file is None or position >= file.digests.last[0]:
+                return None
+            if file.digests.at(position) is None:
+                raise InvalidRequestError(
+                    f"No record batch of the write {write} for {self._writer.topic_partition} "
+                    f"begins at position {position} of what is staged."
+                )
+            end = file.digests.end_within(position, max_bytes)
+            return LogSlice(file.file, position, end - position, file.digests.last[0] - end)
+
+    def append_as_follower(self, write: int, position: int, data: memoryview) -> StagedCopied:
+        """Go on with a write's file as the leader has it, exactly at ``position``: all or none.
+
+        What is here already is passed over if it is the same. A file made so is as one that was
+        staged before a restart. The leader's limits are not applied. Raises CorruptRecordBatchError
+        for what ``data`` is, InvalidRequestError for what is not of that write or does not go on
+        there, OutOfOrderSequenceError, StorageError.
+        """
+        batches = [ValidatedBatch(*each) for each in split(data, allow_tail=False)]
+        self._check_copied(write, [header for header, _ in batches])
+        self._writer.raise_if_failed()
+        epoch = batches[0].header.leader_epoch
+        while True:
+            with self._changing:
+                file = self._files.get(write)
+                if file is None:
+                    if position:
+                        raise not_so_far(self._writer.topic_partition, position, size=0)
+                    file = self._free.pop() if self._free else self._create()
+                    mark = epoch if epoch < 0 else None
+                    file.serve(write, self._environment.time.stamp_us(), mark=mark)
+                    self._files[write] = file
+            end = file.append_as_follower(write, batches, data, position)
+            if end is not None:  # else the write was dropped meanwhile
+                return StagedCopied(write, end, file)
+
+    def _check_copied(self, write: int, headers: list[RecordBatchHeader]) -> None:
+        where = self._writer.topic_partition
+        if not headers:
+            raise InvalidRequestError(
+                f"What is to be staged for {where} holds no record batch; send at least one."
+            )
+        for header in headers:
+            if header.producer_id < 0 or write_of(header.producer_id) != write:
+                raise InvalidRequestError(
+                    f"A record batch of producer {header.producer_id} is not of the write {write} "
+                    f"that is to be staged for {where}: the file that it came from serves another."
+                )
+            if header.base_offset != 0 or header.leader_epoch != headers[0].leader_epoch:
+                raise InvalidRequestError(
+                    f"A record batch of the write {write} for {where} is not as staged: it has "
+                    f"offset {header.base_offset} and mark {header.leader_epoch}, expected 0 and "
+                    f"{headers[0].leader_epoch}."
+                )
+
+    def flush_as_follower(self) -> None:
+        """Flush all of it now; the outcome shows in ``replica_state``."""
+        for file in list(self._files.values()):
+            file.flush()
+
+    def drop_as_follower(self, write: int) -> bool:
+        """Drop what the write has staged here, which may be copied again; False for nothing."""
+        return self.discard(write)
 
     # -- what is staged -----------------------------------------------------------------
 

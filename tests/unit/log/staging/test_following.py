@@ -1,0 +1,244 @@
+"""What is staged at a leader, copied to a follower's log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.errors import (
+    CorruptRecordBatchError,
+    InvalidRequestError,
+    LogbusError,
+    OutOfOrderSequenceError,
+    StorageError,
+)
+from spark_logbus.log import LogConfig, PartitionLog, StagedBy, StagedPosition
+from spark_logbus.record import split
+from tests.builders.producers import batch
+from tests.builders.staged import WRITE, attempt, producers_in, publish, share, stage
+from tests.fakes.disk import AllSurvives, RandomSurvival, SimulatedDisk
+from tests.fakes.log_directory import Broker, offsets_from
+
+CONFIG = LogConfig(segment_bytes=4096, index_interval_bytes=256)
+BY = StagedBy("query-1", "run-1")
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> PartitionLog:
+    return Broker(tmp_path / "leader", config=CONFIG).log()
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> Broker:
+    return Broker(tmp_path / "follower", config=CONFIG)
+
+
+def place(log: PartitionLog, write: int = WRITE) -> StagedPosition:
+    found = log.staging.position_of(write)
+    return found if found is not None else StagedPosition(write, 0, 0, 0)
+
+
+def pull(leader: PartitionLog, log: PartitionLog, *, max_bytes: int = 1) -> None:
+    """Copies all that the leader has; drops first what it does not agree with."""
+    listed = {each.write for each in leader.staging.replica_state()}
+    for each in log.staging.replica_state():
+        if each.write not in listed or not leader.staging.agrees(
+            each.write, each.size_bytes, each.digest
+        ):
+            assert log.staging.drop_as_follower(each.write)
+    for write in listed:
+        at = place(log, write).size_bytes
+        while (piece := leader.staging.read_as_replica(write, at, max_bytes=max_bytes)) is not None:
+            at = log.staging.append_as_follower(write, at, memoryview(piece.read())).end
+
+
+def files(log: PartitionLog) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(log.directory.glob("*.staged"))]
+
+
+@pytest.mark.parametrize("max_bytes", [1, 300, 1 << 20])
+def test_it_is_the_same_file(leader: PartitionLog, follower: Broker, max_bytes: int) -> None:
+    stage(leader, attempt(1), 3, 1, by=BY)
+    stage(leader, attempt(2), 2, by=BY)
+    log = follower.log()
+    pull(leader, log, max_bytes=max_bytes)
+    stage(leader, attempt(1), 5, start=4, flush=False, by=BY)
+    assert place(log) != place(leader)
+    pull(leader, log, max_bytes=max_bytes)
+    assert files(log) == files(leader)
+    assert place(log)._replace(flushed_bytes=0) == place(leader)._replace(flushed_bytes=0)
+    assert place(log).flushed_bytes == 0
+    log.staging.flush_as_follower()
+    assert place(log).flushed_bytes == place(log).size_bytes == place(leader).size_bytes
+    follower.restart()
+    assert place(follower.log()) == place(log)
+    assert follower.log().staging.agrees(WRITE, place(leader).size_bytes, place(leader).digest)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_it_is_published_as_if_it_was_staged_there(
+    leader: PartitionLog, follower: Broker, restarts: bool
+) -> None:
+    stage(leader, attempt(1), 1, 1, by=BY)
+    stage(leader, attempt(2), 1, by=BY)
+    pull(leader, follower.log())
+    if restarts:
+        follower.restart()  # which flushes nothing that is staged, but recovers it
+    log = follower.log()
+    log.staging.flush_as_follower()
+    stage(log, attempt(2), 1, 1, start=1, by=BY)  # the write goes on at the new leader
+    with pytest.raises(OutOfOrderSequenceError, match="expected its record 3"):
+        stage(log, attempt(2), 1, start=5, by=BY)
+    decided = share(5, 2, 1)
+    log.publishing.check(decided, promise=1)
+    publish(log, decided)
+    assert producers_in(log) == [(2, 0), (2, 1), (2, 2), (1, 0), (1, 1)]
+    assert log.staging.totals == (0, 0)
+
+
+def test_it_does_not_expire_before_its_decision_is_looked_up(
+    leader: PartitionLog, follower: Broker
+) -> None:
+    stage(leader, attempt(1), 1)
+    log = follower.log()
+    pull(leader, log)
+    follower.clock.advance(30 * 24 * 3600)
+    now_us = follower.clock.now_us()
+    log.staging.expire(now_us, keep=lambda *_: False, promise=None)
+    assert log.staging.holds(WRITE)
+    log.staging.expire(now_us, keep=lambda *_: False, promise=1)
+    assert not log.staging.holds(WRITE)
+
+
+def test_a_repeat_is_passed_over(leader: PartitionLog, follower: Broker) -> None:
+    stage(leader, attempt(1), 1, 1, 1)
+    log = follower.log()
+    piece = leader.staging.read_as_replica(WRITE, 0, max_bytes=1 << 20)
+    assert piece is not None
+    data = piece.read()
+    first = next(len(each) for _, each in split(data, allow_tail=False))
+    append = log.staging.append_as_follower
+    assert append(WRITE, 0, memoryview(data[: 2 * first])).end == 2 * first
+    assert append(WRITE, 0, memoryview(data[:first])).end == 2 * first
+    assert append(WRITE, first, memoryview(data[first:])).end == 3 * first
+    assert append(WRITE, 0, memoryview(data)).end == 3 * first
+    assert files(log) == files(leader)
+    heard: list[LogbusError | None] = []
+    append(WRITE, 0, memoryview(data)).when_flushed(heard.append)
+    follower.flusher.run()
+    assert heard == [None]
+
+
+def test_what_does_not_go_on_is_refused(leader: PartitionLog, follower: Broker) -> None:
+    stage(leader, attempt(1), 1, 1, 1)
+    stage(leader, attempt(1, write=5), 1)
+    log = follower.log()
+    piece = leader.staging.read_as_replica(WRITE, 0, max_bytes=1 << 20)
+    other = leader.staging.read_as_replica(5, 0, max_bytes=1 << 20)
+    assert piece is not None
+    assert other is not None
+    data = piece.read()
+    size = len(data) // 3
+    append = log.staging.append_as_follower
+
+    def refused(kind: type[LogbusError], match: str, position: int, sent: bytes) -> None:
+        before = place(log)
+        with pytest.raises(kind, match=match):
+            append(WRITE, position, memoryview(sent))
+        assert place(log) == before
+
+    refused(InvalidRequestError, r"has 0 bytes.*go on at 0", size, data[:size])
+    assert log.staging.position_of(WRITE) is None
+    append(WRITE, 0, memoryview(data[:size]))
+    refused(InvalidRequestError, f"go on at {size}", 2 * size, data[2 * size :])
+    refused(InvalidRequestError, "differs from what is to be", 0, data[size : 2 * size])
+    refused(InvalidRequestError, "differs from what is to be", 8, data[size : 2 * size])
+    refused(OutOfOrderSequenceError, "expected its record 1", size, data[2 * size :])
+    refused(InvalidRequestError, "is not of the write 77", size, other.read())
+    refused(InvalidRequestError, "no record batch", size, b"")
+    torn = bytearray(data[size : 2 * size])
+    torn[-1] ^= 1
+    refused(CorruptRecordBatchError, "checksum", size, bytes(torn))
+    refused(CorruptRecordBatchError, "bytes", size, data[size : 2 * size - 8])
+    appended = batch(1, producer=attempt(1))
+    appended[0:8] = (7).to_bytes(8, "little")
+    refused(InvalidRequestError, "not as staged: it has offset 7", size, bytes(appended))
+    append(WRITE, size, memoryview(data[size:]))
+    assert place(log).digest == place(leader).digest
+
+
+def test_a_write_under_the_same_number_is_another(leader: PartitionLog, follower: Broker) -> None:
+    stage(leader, attempt(1), 1, 1)
+    log = follower.log()
+    pull(leader, log)
+    old = place(log)
+    assert leader.staging.agrees(*old[:2], old.digest)
+    leader.staging.discard(WRITE)
+    assert not leader.staging.agrees(*old[:2], old.digest)
+    assert leader.staging.replica_state() == []
+    assert leader.staging.read_as_replica(WRITE, 0, max_bytes=99) is None
+    stage(leader, attempt(2), 1, 1, 1)
+    assert not leader.staging.agrees(*old[:2], old.digest)
+    assert leader.staging.agrees(WRITE, 0, 0)
+    pull(leader, log)
+    assert place(log).digest == place(leader).digest
+    leader.staging.discard(WRITE)
+    pull(leader, log)
+    assert log.staging.replica_state() == []
+    stage(log, attempt(3), 1)  # it was dropped, and is not over
+
+
+def test_a_file_with_more_than_the_leader_has_agrees_with_no_part_of_it(
+    leader: PartitionLog, follower: Broker
+) -> None:
+    stage(leader, attempt(1), 1)
+    log = follower.log()
+    pull(leader, log)
+    stage(log, attempt(1), 1, start=1)
+    position = place(log)
+    assert not leader.staging.agrees(WRITE, position.size_bytes, position.digest)
+    assert log.staging.agrees(WRITE, place(leader).size_bytes, place(leader).digest)
+    with pytest.raises(InvalidRequestError, match="No record batch of the write 77"):
+        log.staging.read_as_replica(WRITE, 8, max_bytes=99)
+
+
+@pytest.mark.parametrize(
+    "survival", [AllSurvives, *(lambda n=n: RandomSurvival(n) for n in (1, 2, 3))]
+)
+def test_after_a_crash_it_goes_on_with_what_is_left(
+    leader: PartitionLog, survival: Callable[[], RandomSurvival]
+) -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=CONFIG)
+    stage(leader, attempt(1), *[1] * 10)
+    pull(leader, broker.log())
+    broker.log().staging.flush_as_follower()
+    stage(leader, attempt(2), *[1] * 10)
+    pull(leader, broker.log())
+    flushed = place(broker.log()).flushed_bytes
+    disk.crash(survival())
+    broker.start()
+    assert flushed <= place(broker.log()).size_bytes <= place(leader).size_bytes
+    pull(leader, broker.log())
+    assert place(broker.log()).digest == place(leader).digest
+    broker.log().staging.flush_as_follower()
+    publish(broker.log(), share(20, 1, 2))
+    assert offsets_from(broker.log(), 0) == list(range(20))
+
+
+def test_a_full_disk_takes_nothing(leader: PartitionLog) -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=CONFIG)
+    stage(leader, attempt(1), 1)
+    pull(leader, broker.log())
+    before = place(broker.log())
+    stage(leader, attempt(1), 1, start=1)
+    disk.capacity = disk.used() + 10
+    with pytest.raises(StorageError):
+        pull(leader, broker.log())
+    assert place(broker.log()) == before
+    disk.capacity = None
+    pull(leader, broker.log())
+    assert place(broker.log()).digest == place(leader).digest
