@@ -92,7 +92,7 @@ def test_it_is_published_as_if_it_was_staged_there(
     with pytest.raises(OutOfOrderSequenceError, match="expected its record 3"):
         stage(log, attempt(2), 1, start=5, by=BY)
     decided = share(5, 2, 1)
-    log.publishing.check(decided, promise=1)
+    log.publishing.check(decided, 1, leader_epoch=1)
     publish(log, decided)
     assert producers_in(log) == [(2, 0), (2, 1), (2, 2), (1, 0), (1, 1)]
     assert log.staging.totals == (0, 0)
