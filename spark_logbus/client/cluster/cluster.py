@@ -281,7 +281,9 @@ class Cluster:
             topic = self._metadata.topics.get(topic_partition.topic)
             partition = topic_partition.partition
             if topic is not None and topic.leaders.get(partition) == address.broker_id:
-                self._refused[topic.topic_id, partition] = topic.epochs[partition]
+                # Of a partition that is new the broker is assigned, and nobody has led yet.
+                if topic.epochs[partition] >= 0:
+                    self._refused[topic.topic_id, partition] = topic.epochs[partition]
                 self._metadata = self._metadata.invalidated(topic.name)
 
     def has_refused(self, topic_partition: TopicPartition) -> bool:

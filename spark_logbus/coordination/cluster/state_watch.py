@@ -30,9 +30,6 @@ class StateWatch:
     def start(self) -> None:
         self._refreshed.start()
 
-    def cancel(self) -> None:
-        self._refreshed.cancel()
-
     def follow(self, topics: Mapping[str, TopicRecord]) -> None:
         """Watches these topics from now on, and no others; those that are new count as changed."""
         before = self._topic_ids

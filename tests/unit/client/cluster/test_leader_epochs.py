@@ -161,3 +161,16 @@ def test_a_refusal_by_a_former_leader_says_nothing_of_the_one_that_is_known(
     fake.hand_over(T0, 2)
     assert cluster.leader(T0, cluster.retry_deadline()) == fake.brokers[1].address
     assert not cluster.has_refused(T0)
+
+
+def test_the_broker_that_a_new_partition_is_assigned_to_is_waited_for_without_the_others(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t")
+    fake.partition(T0).epoch = -1
+    assert cluster.leader(T0, cluster.retry_deadline()) == fake.brokers[0].address
+    cluster.leader_refused(T0, fake.brokers[0].address)
+    assert cluster.is_stale("t")
+    before = sum(asked(broker, MetadataRequest) for broker in fake.brokers)
+    cluster.leader(T0, cluster.retry_deadline())
+    assert sum(asked(broker, MetadataRequest) for broker in fake.brokers) == before + 1
