@@ -357,7 +357,9 @@ class FakeBroker:
             results = self._fetch_now(message, fault)
             if not any(data or result.error for result, data in results):
                 lock.wait_for(
-                    lambda: not self.up or any(d for _, d in self._fetch_now(message, fault)),
+                    lambda: (
+                        not self.up or any(d or r.error for r, d in self._fetch_now(message, fault))
+                    ),
                     message.max_wait_ms / 1000,
                 )
                 results = self._fetch_now(message, fault)

@@ -117,7 +117,7 @@ def test_a_producer_asks_a_leader_again_that_nobody_knows_a_newer_one_than(
 
 
 def test_a_consumer_goes_on_with_the_new_leader(fake: FakeCluster, behind: FakeBroker) -> None:
-    config = ConsumerConfig(max_wait_ms=10, start="earliest")
+    config = ConsumerConfig(max_wait_ms=30_000, start="earliest")
     with Cluster.connect(fake.bootstrap, QUICK) as cluster, Consumer(cluster, config) as consumer:
         consumer.assign([T0])
         assert [record.value for record in consumer.poll(60)] == [b"0", b"1"]
