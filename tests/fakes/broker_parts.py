@@ -66,6 +66,10 @@ class LedHere:
     def find(self, topic_partition: TopicPartition) -> LeaderPartition | None:
         return self.led.get(topic_partition)
 
+    def let_go(self, topic_partition: TopicPartition, led: LeaderPartition) -> None:
+        if self.led.get(topic_partition) is led:
+            del self.led[topic_partition]
+
     def as_replica_manager(self) -> ReplicaManager:
         return cast(ReplicaManager, self)
 

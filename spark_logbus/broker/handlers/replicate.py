@@ -258,7 +258,7 @@ def _divergence(log: PartitionLog, wanted: FollowedPartition) -> LogPoint | None
     if wanted.last_epoch >= 0 and (
         last.end_offset < wanted.offset or last.epoch < wanted.last_epoch
     ):
-        return LogPoint(last.epoch, min(last.end_offset, wanted.offset))
+        return LogPoint(last.epoch, last.end_offset)
     return LogPoint(log.epochs.latest, end) if wanted.offset > end else None
 
 

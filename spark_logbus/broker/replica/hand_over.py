@@ -165,6 +165,9 @@ class HandOvers:
         led, topic_partition = follower.led, follower.led.log.topic_partition
         if topic_partition in self._doubts:
             return
+        if (offline := led.log.offline) is not None:
+            self._failed(topic_partition, offline.message)
+            return
         try:  # before anybody waits: it may be that ZooKeeper does not answer, or disagrees
             if self._moves.handed_over(self._lead(led, follower.copy, end=0)):
                 self._failed(topic_partition, "the lead is another broker's in ZooKeeper")

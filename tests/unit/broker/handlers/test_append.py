@@ -356,3 +356,34 @@ def test_values_in_confluents_wire_format_have_the_id_0(logs: Logs) -> None:
     logs.here.leader_of(T0).log.configure(LogConfig(schemas=AVRO))
     (done,) = results(append(logs, (T0, with_id(0)), acks="written"))
     assert done.error is None
+
+
+def test_an_append_waits_while_the_lead_of_its_partition_is_handed_over(logs: Logs) -> None:
+    holds = Holds()
+    hold = holds.begin(T1)
+    again: list[bool] = []
+    answer = append(logs, (T0, record_batch()), (T1, record_batch()), holds=holds)
+    assert isinstance(answer, NotYet)
+    answer.when(lambda: again.append(True))
+    assert not again
+    del logs.here.led[T1]
+    holds.end(T1)
+    assert again == [True]
+    logs.here.leader_of(T0).log.flush()
+    first, second = results(append(logs, (T1, record_batch()), (T0, record_batch()), holds=holds,
+                                   acks="written"))  # fmt: skip
+    assert first.error is not None
+    assert isinstance(first.error.to_exception(), NotLeaderError)
+    assert second.error is None
+    hold.when_over(lambda: again.append(False))
+    assert again == [True, False]
+
+
+def test_an_append_waits_for_no_hand_over_of_which_nobody_knows(logs: Logs) -> None:
+    holds = Holds()
+    holds.begin(T1).let_go()
+    logs.here.leader_of(T1).log.fence(EPOCH, BrokerUnavailableError("It is not known."))
+    (result,) = results(append(logs, (T1, record_batch()), holds=holds))
+    assert result.error is not None
+    assert isinstance(result.error.to_exception(), BrokerUnavailableError)
+    assert T1 in holds

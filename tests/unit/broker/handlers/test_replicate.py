@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from spark_logbus.broker.handlers.long_poll import DelayedFetches
+from spark_logbus.broker.handlers.replicate import ReplicateHandler
+from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.replica.followers import Copy, Followers
+from spark_logbus.broker.replica.holds import Holds
+from spark_logbus.broker.replica.states import LeaderPartition
+from spark_logbus.coordination.payloads import MovePayload
+from spark_logbus.errors import InvalidRequestError, NotLeaderError, StorageError, UnknownTopicError
+from spark_logbus.log import LogConfig
+from spark_logbus.model import TopicPartition
+from spark_logbus.network import Answer, DelayedResponse
+from spark_logbus.protocol import (
+    Api,
+    FollowedPartition,
+    LogPoint,
+    ReplicateRequest,
+    ReplicateResponse,
+    ReplicateResult,
+)
+from tests.fakes.broker_parts import (
+    EPOCH,
+    T0,
+    T1,
+    TOPIC_ID,
+    Logs,
+    logs_in,
+    message_of,
+    record_batch,
+    reply,
+)
+from tests.fakes.handlers import context
+
+LEADER, FOLLOWER = 5, 6
+LOG_ID = "b" * 32
+BATCH = len(record_batch())
+
+
+class Following:
+    """A leader with two partitions, of which the first moves to the follower."""
+
+    def __init__(self, logs: Logs) -> None:
+        self.logs = logs
+        self.waiting = DelayedFetches()
+        self.followers = Followers(clock=logs.clock, written=self.waiting.wake)
+        self.holds = Holds()
+        self.moves = {T0: MovePayload(to=[FOLLOWER], since_us=1)}
+        self.handler = ReplicateHandler(
+            LEADER,
+            logs.here.as_replica_manager(),
+            self.waiting,
+            followers=self.followers,
+            holds=self.holds,
+            standing=lambda where, _: self.moves.get(where),
+            clock=logs.clock,
+            max_wait_ms=60_000,
+            max_fetch_bytes=1 << 20,
+            metrics=RequestMetrics(logs.clock),
+        )
+        for each in (T0, T1):
+            logs.lead(each)
+
+    @property
+    def led(self) -> LeaderPartition:
+        return self.logs.here.leader_of(T0)
+
+    def append(self, count: int = 1, *, where: TopicPartition = T0, epoch: int = EPOCH) -> None:
+        for _ in range(count):
+            log = self.logs.here.leader_of(where).log
+            log.append_as_leader(record_batch(), leader_epoch=epoch)
+
+    def ask(
+        self,
+        *parts: FollowedPartition,
+        broker_id: int = FOLLOWER,
+        wait_ms: int = 1_000,
+        max_bytes: int = 1 << 20,
+    ) -> Answer:
+        request = ReplicateRequest(broker_id, wait_ms, max_bytes, list(parts))
+        return self.handler.handle(request, context())
+
+    def told(self) -> Copy | None:
+        follower = self.followers.find(self.led)
+        return None if follower is None else follower.copy
+
+
+def copy(offset: int = 0, flushed: int | None = None, **fields: Any) -> FollowedPartition:
+    """The first partition, as its follower has it."""
+    part = FollowedPartition(
+        T0.topic, T0.partition, TOPIC_ID, EPOCH, LOG_ID, offset, EPOCH if offset else -1,
+        offset if flushed is None else flushed, 1 << 20,
+    )  # fmt: skip
+    return msgspec.structs.replace(part, **fields)
+
+
+def results(answer: Answer) -> list[ReplicateResult]:
+    message = message_of(Api.REPLICATE, answer)
+    assert isinstance(message, ReplicateResponse)
+    lengths = [
+        length
+        for result in message.results
+        for length in (result.length, *(each.length for each in result.staged))
+        if length
+    ]
+    assert [piece.length for piece in reply(answer).slices] == lengths
+    return message.results
+
+
+def one(answer: Answer) -> ReplicateResult:
+    (result,) = results(answer)
+    return result
+
+
+def waits(answer: Answer) -> DelayedResponse:
+    assert isinstance(answer, DelayedResponse)
+    assert answer.poll() is None
+    return answer
+
+
+@pytest.fixture
+def following(tmp_path: Path) -> Iterator[Following]:
+    with logs_in(tmp_path / "data", LogConfig(index_interval_bytes=128)) as logs:
+        yield Following(logs)
+
+
+def test_what_is_written_is_sent_before_it_is_flushed(following: Following) -> None:
+    following.append(3)
+    result = one(following.ask(copy()))
+    assert (result.length, result.log_end, result.high_watermark) == (3 * BATCH, 3, 0)
+    assert (result.leader_epoch, result.remaining_bytes) == (EPOCH, 3 * BATCH)
+    following.logs.flush()
+    result = one(following.ask(copy(2)))
+    assert (result.length, result.high_watermark, result.remaining_bytes) == (BATCH, 3, BATCH)
+
+
+def test_an_append_wakes_who_waits_and_costs_nothing_once_nobody_follows(
+    following: Following,
+) -> None:
+    answer = waits(following.ask(copy()))
+    woken: list[bool] = []
+    answer.subscribe(lambda: woken.append(True))
+    following.append()
+    assert woken
+    assert one(answer).length == BATCH
+    following.followers.forget(T0)
+    assert following.led.log._writer.on_written is None
+
+
+def test_an_answer_comes_when_the_time_is_over(following: Following) -> None:
+    answer = waits(following.ask(copy()))
+    following.logs.clock.advance(1)
+    assert (one(answer).length, one(answer).error) == (0, None)
+    answer = waits(following.ask(copy()))
+    following.handler.end_waiting()
+    assert one(answer).length == 0
+
+
+def test_what_is_told_is_known_of_the_present_leader_epoch_only(following: Following) -> None:
+    following.append(3)
+    following.ask(copy(2, 1))
+    told = following.told()
+    assert told is not None
+    assert (told.broker_id, told.log_id, told.offset, told.flushed_end) == (FOLLOWER, LOG_ID, 2, 1)
+    following.logs.here.led[T0] = LeaderPartition(following.led.log, EPOCH + 1)
+    assert following.told() is None
+    result = one(following.ask(copy(3)))
+    assert isinstance(_error(result), NotLeaderError)
+    assert result.leader_epoch == EPOCH + 1
+    assert f"in epoch {EPOCH + 1}" in str(_error(result))
+    assert f"follows epoch {EPOCH}" in str(_error(result))
+    assert following.told() is None
+
+
+def test_another_log_of_the_follower_begins_anew(following: Following) -> None:
+    following.append(3)
+    following.ask(copy(3))
+    following.ask(copy(0, log_id="c" * 32))
+    told = following.told()
+    assert told is not None
+    assert (told.log_id, told.flushed_end) == ("c" * 32, 0)
+
+
+def _error(result: ReplicateResult) -> Exception | None:
+    return None if result.error is None else result.error.to_exception()
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "words"),
+    [
+        (copy(topic_id="other"), UnknownTopicError, "that is meant has the id other"),
+        (copy(topic="u"), NotLeaderError, "u-0 is not led here"),
+        (copy(partition=-1), NotLeaderError, "not led here"),
+        (copy(3, 4), InvalidRequestError, "cannot end at 3, with 4"),
+        (copy(-1), InvalidRequestError, "cannot end at -1"),
+        (copy(3, -1), InvalidRequestError, "with -1 as the end"),
+        (copy(3, last_epoch=-2), InvalidRequestError, "-2 as its last leader epoch"),
+        (copy(log_id="b" * 101), InvalidRequestError, "a log id of 101 characters"),
+        (copy(partition=1), NotLeaderError, "t-1 is not to move to broker 6"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_not_believed(
+    following: Following, part: FollowedPartition, kind: type[Exception], words: str
+) -> None:
+    following.append(3)
+    error = _error(one(following.ask(part)))
+    assert isinstance(error, kind)
+    assert words in str(error)
+    assert not following.followers.all()
+
+
+def test_only_the_broker_to_which_the_partition_moves_is_believed(following: Following) -> None:
+    following.append(3)
+    error = _error(one(following.ask(copy(3), broker_id=7)))
+    assert isinstance(error, NotLeaderError)
+    assert "t-0 is not to move to broker 7, as far as broker 5 knows" in str(error)
+    following.moves.clear()
+    assert isinstance(_error(one(following.ask(copy(3)))), NotLeaderError)
+    assert following.told() is None
+    with pytest.raises(InvalidRequestError, match="Broker 5 is this one"):
+        following.ask(copy(3), broker_id=LEADER)
+    with pytest.raises(InvalidRequestError, match="names t-0 twice"):
+        following.ask(copy(), copy())
+    with pytest.raises(InvalidRequestError, match="names no partition"):
+        following.ask()
+
+
+def test_a_log_that_is_offline_is_not_copied(following: Following) -> None:
+    following.append(3)
+    following.led.log.stop(StorageError("The disk is gone."))
+    error = _error(one(following.ask(copy(3))))
+    assert isinstance(error, StorageError)
+    assert str(error) == "The disk is gone."
+    assert following.told() is None
+
+
+def test_a_copy_with_more_is_to_be_cut_back_and_is_not_believed(following: Following) -> None:
+    following.append(3, epoch=EPOCH - 1)
+    following.append(2)
+    cases = [
+        (copy(6), LogPoint(EPOCH, 5)),  # ahead
+        (copy(4, last_epoch=EPOCH - 1), LogPoint(EPOCH - 1, 3)),  # of a leader before
+        (copy(3, last_epoch=EPOCH + 1), LogPoint(EPOCH, 5)),  # of one that never was
+        (copy(6, last_epoch=-1), LogPoint(EPOCH, 5)),
+    ]
+    for part, point in cases:
+        result = one(following.ask(part))
+        assert (result.diverges, result.length) == (point, 0)
+        assert following.told() is None
+    assert one(following.ask(copy(3, last_epoch=EPOCH - 1))).length == 2 * BATCH
+
+
+def test_a_copy_that_ends_before_the_log_begins_is_told_where_to_begin(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=1024, retention_bytes=1024)
+    with logs_in(tmp_path / "data", config) as logs:
+        following = Following(logs)
+        following.append(40)
+        logs.flush()
+        logs.directory.maintain()
+        start = following.led.log.ends().log_start_offset
+        assert start > 0
+        result = one(following.ask(copy(1)))
+        assert (result.log_start_offset, result.length, result.diverges) == (start, 0, None)
+        result = one(following.ask(copy(0, log_id="", last_epoch=-5)))
+        assert (result.log_start_offset, result.log_end, result.length) == (start, 40, 0)
+        assert result.remaining_bytes > 0
+        assert following.told() is None or following.told() == Copy(FOLLOWER, LOG_ID, 1, 1)
+
+
+def test_a_follower_passes_over_what_is_lost(following: Following) -> None:
+    following.append(2)
+    following.led.log.go_on_at(10)
+    following.append()
+    result = one(following.ask(copy(2)))
+    assert (result.go_on_at, result.length) == (10, 0)
+    assert one(following.ask(copy(10))).length == BATCH
+
+
+def test_an_answer_holds_no_more_than_is_asked_for(following: Following) -> None:
+    following.moves[T1] = following.moves[T0]
+    following.append(3)
+    following.append(3, where=T1)
+    parts = (copy(), copy(partition=1))
+    found = results(following.ask(*parts, max_bytes=2 * BATCH))
+    assert [each.length for each in found] == [2 * BATCH, 0]
+    found = results(following.ask(*parts, max_bytes=5 * BATCH))
+    assert [each.length for each in found] == [3 * BATCH, 2 * BATCH]
+    found = results(following.ask(copy(max_bytes=BATCH), parts[1]))
+    assert [each.length for each in found] == [BATCH, 3 * BATCH]
+    assert one(following.ask(copy(max_bytes=-5), max_bytes=0)).length == BATCH
+
+
+def test_a_hand_over_asks_for_what_is_not_on_the_followers_disk(following: Following) -> None:
+    following.append()
+    answer = waits(following.ask(copy(1, 0)))
+    following.holds.begin(T0)
+    assert one(answer).hand_over
+    answer = waits(following.ask(copy(1)))
+    following.holds.end(T0)
+    following.followers.hand_over(T0, TOPIC_ID, FOLLOWER)
+    result = one(answer)
+    assert (result.handed_over, result.error) == (True, None)
+    assert not one(following.ask(copy(1, topic_id="other"))).handed_over
+    following.logs.clock.advance(61)
+    following.followers.forget_handed_over()
+    waits(following.ask(copy(1)))
+
+
+def test_how_a_copy_gets_on_is_known(following: Following) -> None:
+    clock = following.logs.clock
+    following.append(4)
+    following.ask(copy())
+    clock.advance(2)
+    following.ask(copy(2, max_bytes=2 * BATCH))
+    follower = following.followers.find(following.led)
+    assert follower is not None
+    assert follower.rate == pytest.approx(2 * BATCH)
+    assert (follower.lacking_bytes, follower.got_on_at) == (2 * BATCH, clock.monotonic())
+    clock.advance(3)
+    following.ask(copy(2))
+    follower = following.followers.find(following.led)
+    assert follower is not None
+    assert follower.told_at - follower.got_on_at == 3
