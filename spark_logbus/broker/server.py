@@ -234,7 +234,12 @@ class Broker:
         )
         handlers: list[Handler] = [
             HandshakeHandler(config),
-            MetadataHandler(self._metadata_cache, self._replica_manager, self._zookeeper_executor),
+            MetadataHandler(
+                self._metadata_cache,
+                self._replica_manager,
+                self._zookeeper_executor,
+                followers=self._followers,
+            ),
             appends,
             self._fetches,
             self._replications,

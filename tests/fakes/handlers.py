@@ -112,10 +112,11 @@ def dispatcher_over(
     )
     cache = cast(MetadataCache, metadata_cache)
     holds, waiting = Holds(), DelayedFetches()
+    followers = Followers(clock=clock, written=waiting.wake)
     return RequestDispatcher(
         [
             HandshakeHandler(config),
-            MetadataHandler(cache, partitions, executor),
+            MetadataHandler(cache, partitions, executor, followers=followers),
             AppendHandler(
                 partitions,
                 schema_ids=schema_ids({}, clock),
@@ -137,7 +138,7 @@ def dispatcher_over(
                 config.id,
                 partitions,
                 waiting,
-                followers=Followers(clock=clock, written=waiting.wake),
+                followers=followers,
                 holds=holds,
                 standing=standing,
                 clock=clock,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
+from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.model import TopicPartition, check_name
@@ -32,7 +35,10 @@ class MetadataHandler:
         metadata_cache: MetadataCache,
         replica_manager: ReplicaManager,
         executor: WorkExecutor,
+        *,
+        followers: Followers,
     ) -> None:
+        self._followers = followers
         self._metadata_cache = metadata_cache
         self._replica_manager = replica_manager
         self._executor = executor
@@ -82,6 +88,8 @@ class MetadataHandler:
         leader, epoch = self._metadata_cache.leader(record, partition)
         led = self._replica_manager.find(TopicPartition(record.name, partition)) if ends else None
         move = _move(record, partition)
+        if led is not None and move is not None and (found := self._followers.progress(led)):
+            move = msgspec.structs.replace(move, **found._asdict())
         if led is None or led.log.topic_id != record.topic_id:
             return PartitionInfo(partition, leader, epoch, move=move)
         known, offline = led.log.ends(), led.log.offline

@@ -18,7 +18,7 @@ from typing import Final
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.long_poll import DelayedFetches, LongPoll
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.replica.followers import Copy, Followers, StagedPosition
+from spark_logbus.broker.replica.followers import Copy, Followers
 from spark_logbus.broker.replica.hand_over import StandingMove
 from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.replica.manager import ReplicaManager
@@ -31,7 +31,7 @@ from spark_logbus.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
 )
-from spark_logbus.log import LogSlice, PartitionLog
+from spark_logbus.log import LogSlice, PartitionLog, StagedPosition
 from spark_logbus.model import TopicPartition
 from spark_logbus.network import Answer, Response
 from spark_logbus.protocol import (
@@ -41,6 +41,7 @@ from spark_logbus.protocol import (
     ReplicateRequest,
     ReplicateResponse,
     ReplicateResult,
+    StagedSource,
     encode_response,
     error_info,
 )
@@ -224,11 +225,22 @@ class ReplicateHandler:
             if found is not None and (first or found.length <= room):
                 slices.append(found)
                 result.length = found.length
+        staged, drops = log.staging.replica_state(), {*copy.staged}
         settled = result.go_on_at is not None
+        for each in staged:
+            drops.discard(each.write)
+            source, piece = _staged(
+                log, each, copy.staged.get(each.write),
+                room=most - sum(one.length for one in slices), first=first and not slices,
+            )  # fmt: skip
+            settled = settled or source.position < _position(copy, each.write)
+            result.staged.append(source)
+            if piece is not None:
+                slices.append(piece)
         if led.log.topic_partition in self._holds:
             result.hand_over = True
             settled = settled or copy.is_unflushed
-        return _Read(result, slices, settled=settled)
+        return _Read(result, slices, settled=settled or bool(drops))
 
 
 def _read_log(
@@ -245,10 +257,36 @@ def _read_log(
     return None
 
 
+def _staged(
+    log: PartitionLog, there: StagedPosition, told: StagedPosition | None, *, room: int, first: bool
+) -> tuple[StagedSource, LogSlice | None]:
+    """Reads what the follower lacks of what a write has staged, as far as there is room."""
+    position = 0
+    if told is not None and log.staging.agrees(there.write, told.size_bytes, told.digest):
+        position = told.size_bytes
+    source = StagedSource(there.write, there.size_bytes, position)
+    if room <= 0 and not first:
+        return source, None
+    piece = log.staging.read_as_replica(there.write, position, max_bytes=max(1, room))
+    if piece is None or (piece.length > room and not first):
+        return source, None
+    source.length = piece.length
+    return source, piece
+
+
+def _position(copy: Copy, write: int) -> int:
+    told = copy.staged.get(write)
+    return 0 if told is None else told.size_bytes
+
+
 def _lacking(log: PartitionLog, copy: Copy) -> int:
     """Estimates how many bytes the follower lacks, of the log and of what is staged."""
     end = log.ends().log_end_offset
-    return log.bytes_from(copy.flushed_end) if copy.flushed_end < end else 0
+    lacking = log.bytes_from(copy.flushed_end) if copy.flushed_end < end else 0
+    for each in log.staging.replica_state():
+        told = copy.staged.get(each.write)
+        lacking += each.size_bytes - min(each.size_bytes, 0 if told is None else told.flushed_bytes)
+    return lacking
 
 
 def _divergence(log: PartitionLog, wanted: FollowedPartition) -> LogPoint | None:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.clock import Clock
+from spark_logbus.log import StagedPosition
 from spark_logbus.model import TopicPartition
 
 # A follower that lacks no more has what is left in a moment, whatever its rate.
@@ -23,15 +24,6 @@ _LITTLE_BYTES: Final = 1 << 20
 _LITTLE_S: Final = 0.2
 _SMOOTHING: Final = 0.3  # weight of the last measured rate
 _HEARD_AFTER_S: Final = 60.0
-
-
-class StagedPosition(NamedTuple):
-    """End of what a write has staged, how much is on disk, and a digest of its headers."""
-
-    write: int
-    size_bytes: int
-    flushed_bytes: int
-    digest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +84,14 @@ class Follower:
         return self.lacking_bytes <= max(_LITTLE_BYTES, self.rate * _LITTLE_S)
 
 
+class Progress(NamedTuple):
+    """Bytes that a follower has, of how many, and how long it has not got on."""
+
+    copied_bytes: int
+    total_bytes: int
+    quiet_ms: int
+
+
 class Followers:
     """Followers of the partitions that are led here, one of each. Thread-safe; lookups take no
     lock.
@@ -144,6 +144,18 @@ class Followers:
         anything in that."""
         follower = self._followers.get(led.log.topic_partition)
         return follower if follower is not None and follower.led is led else None
+
+    def progress(self, led: LeaderPartition) -> Progress | None:
+        """Returns how far the partition's follower has come; None if none has told anything."""
+        follower = self.find(led)
+        if follower is None:
+            return None
+        total_bytes = led.log.ends().size_bytes + led.log.staging.totals.size_bytes
+        return Progress(
+            max(0, total_bytes - follower.lacking_bytes),
+            total_bytes,
+            int(1000 * (self._clock.monotonic() - follower.got_on_at)),
+        )
 
     def all(self) -> dict[TopicPartition, Follower]:
         return self._followers.copy()

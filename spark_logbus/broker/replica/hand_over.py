@@ -32,13 +32,14 @@ from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.coordination.cluster.moves import HandOver, MoveEndedError, PartitionMoves
 from spark_logbus.coordination.payloads import MovePayload
-from spark_logbus.coordination.writes.promises import Promises
+from spark_logbus.coordination.writes.promises import FIRST_PROMISE, Promises
 from spark_logbus.errors import (
     BrokerUnavailableError,
     LogbusError,
     NotLeaderError,
     UnknownTopicError,
 )
+from spark_logbus.log import PartitionLog
 from spark_logbus.metrics import Counter, Histogram
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
@@ -227,14 +228,19 @@ class HandOvers:
         log = led.log
 
         def is_whole(copy: Copy) -> bool:
-            return copy.log_id == lead.log_id and copy.has(lead.end, ())
+            return copy.log_id == lead.log_id and copy.has(lead.end, log.staging.replica_state())
 
         self._changed(lead.topic_partition)  # the follower may be waiting for something to come
-        if log.staging.totals.writes:
-            return "atomic writes have staged records"
         copy = self._followers.wait_for(led, is_whole, timeout_s=_LONGEST_PAUSE_S)
         if copy is None:
             return f"broker {lead.to} did not have everything in {_LONGEST_PAUSE_S:g} s"
+        try:
+            if _is_promised(log, FIRST_PROMISE) and _is_promised(
+                log, self._promises.current().number
+            ):
+                self._promises.renew()
+        except LogbusError as error:
+            return error.message
         if self._replica_manager.find(lead.topic_partition) is not led or not self._may_begin():
             return "this broker is not certain any more that it leads the partition"
         return None
@@ -307,3 +313,9 @@ class HandOvers:
         )
         failures = self._failures[topic_partition] = self._failures.get(topic_partition, 0) + 1
         self._not_before[topic_partition] = self._clock.monotonic() + _RETRY.pause_s(failures)
+
+
+def _is_promised(log: PartitionLog, promise: int) -> bool:
+    """True if anything was prepared here under that promise or a later one."""
+    staging = log.staging
+    return any(staging.is_promised(each.write, promise) for each in staging.replica_state())

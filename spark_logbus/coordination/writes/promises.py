@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import PromisePayload, decode, encode
@@ -65,8 +65,12 @@ def token_of(data: bytes, path: str) -> str:
     return decode(PromisePayload, data, path=path).token
 
 
+#: Number of the first promise of a process.
+FIRST_PROMISE: Final = 1
+
+
 class Promise(NamedTuple):
-    """A token and its number: those of one process count from 1, each lets go of all before it."""
+    """A token and its number: those of one process count up, each lets go of all before it."""
 
     number: int
     token: str
@@ -83,7 +87,7 @@ class Promises:
         self._registry = registry
         self._lock = threading.Lock()
         self._stands: Promise | None = None
-        self._given = 0
+        self._given = FIRST_PROMISE - 1
 
     @property
     def broker_id(self) -> int:

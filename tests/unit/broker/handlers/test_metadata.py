@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -9,7 +10,9 @@ import pytest
 from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import UNKNOWN_EPOCH, MetadataCache
+from spark_logbus.broker.replica.followers import Copy, Followers
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
+from spark_logbus.coordination.payloads import MovePayload
 from spark_logbus.errors import CoordinationError, InvalidNameError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.network import DelayedResponse, Response
@@ -17,9 +20,11 @@ from spark_logbus.protocol import (
     Api,
     MetadataRequest,
     MetadataResponse,
+    MoveState,
     PartitionEnds,
     decode_response,
 )
+from tests.builders.staged import attempt, stage
 from tests.fakes.broker_parts import EPOCH, T0, TOPIC_ID, Logs, logs_in, record_batch
 from tests.fakes.handlers import context
 from tests.helpers import wait_until
@@ -53,8 +58,12 @@ class Asking:
         self.logs = logs
         self.cache = Cache()
         self.executor = WorkExecutor("ZooKeeper", clock=logs.clock, max_wait_ms=60_000)
+        self.followers = Followers(clock=logs.clock, written=lambda _: None)
         self.handler = MetadataHandler(
-            cast(MetadataCache, self.cache), logs.here.as_replica_manager(), self.executor
+            cast(MetadataCache, self.cache),
+            logs.here.as_replica_manager(),
+            self.executor,
+            followers=self.followers,
         )
 
     def ask(self, topics: list[str] | None, *, ends: bool = False) -> MetadataResponse:
@@ -102,6 +111,23 @@ def test_ends_are_those_of_the_partitions_led_here(asking: Asking) -> None:
     assert here.leader_epoch == EPOCH
     assert elsewhere.ends is None
     assert asking.ask(["t"]).topics[0].partitions[0].ends is None
+
+
+def test_the_leader_tells_how_far_a_move_has_come(asking: Asking) -> None:
+    moves = {0: MovePayload(to=[6], since_us=4, throttle=3), 1: MovePayload(to=[1], since_us=5)}
+    asking.cache.topics["t"] = replace(record("t"), moves=moves)
+    log = asking.logs.lead(T0)
+    log.append_as_leader(record_batch(), leader_epoch=EPOCH)
+    stage(log, attempt(1), 1)
+    not_known = [MoveState(6, 4, 3), MoveState(1, 5)]
+    assert [each.move for each in asking.ask(None, ends=True).topics[0].partitions] == not_known
+    led = asking.logs.here.leader_of(T0)
+    asking.followers.tell(led, Copy(6, "b" * 32, 0, 0), lacking_bytes=100)
+    asking.logs.clock.advance(2)
+    assert [each.move for each in asking.ask(None).topics[0].partitions] == not_known
+    total = log.ends().size_bytes + log.staging.totals.size_bytes
+    known = [MoveState(6, 4, 3, "", total - 100, total, 2_000), MoveState(1, 5)]
+    assert [each.move for each in asking.ask(None, ends=True).topics[0].partitions] == known
 
 
 def test_ends_of_an_earlier_topic_of_that_name_are_not_told(asking: Asking) -> None:

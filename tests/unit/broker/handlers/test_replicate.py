@@ -15,7 +15,7 @@ from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.coordination.payloads import MovePayload
 from spark_logbus.errors import InvalidRequestError, NotLeaderError, StorageError, UnknownTopicError
-from spark_logbus.log import LogConfig
+from spark_logbus.log import LogConfig, StagedPosition
 from spark_logbus.model import TopicPartition
 from spark_logbus.network import Answer, DelayedResponse
 from spark_logbus.protocol import (
@@ -25,7 +25,9 @@ from spark_logbus.protocol import (
     ReplicateRequest,
     ReplicateResponse,
     ReplicateResult,
+    StagedCopy,
 )
+from tests.builders.staged import WRITE, attempt, stage
 from tests.fakes.broker_parts import (
     EPOCH,
     T0,
@@ -328,3 +330,89 @@ def test_how_a_copy_gets_on_is_known(following: Following) -> None:
     follower = following.followers.find(following.led)
     assert follower is not None
     assert follower.told_at - follower.got_on_at == 3
+
+
+# -- what atomic writes have staged -------------------------------------------------------------
+
+
+def staged(following: Following, part: FollowedPartition) -> list[tuple[int, int, int, int]]:
+    """Write, size, position and length of what the answer has of each write."""
+    result = one(following.ask(part))
+    assert result.error is None
+    return [(each.write, each.size, each.position, each.length) for each in result.staged]
+
+
+def position_of(following: Following, write: int) -> StagedPosition:
+    found = following.led.log.staging.position_of(write)
+    assert found is not None
+    return found
+
+
+def test_what_is_staged_is_sent_from_the_followers_position_on(following: Following) -> None:
+    following.append(2)
+    log = following.led.log
+    stage(log, attempt(1), 1, flush=False)
+    first = position_of(following, WRITE)
+    size = first.size_bytes
+    assert staged(following, copy()) == [(WRITE, size, 0, size)]
+    answer = one(following.ask(copy(2)))
+    assert (answer.length, answer.remaining_bytes) == (0, size)
+    told = StagedCopy(WRITE, size, 0, first.digest)
+    answer_later = waits(following.ask(copy(2, staged=[told])))
+    stage(log, attempt(1), 1, 1, start=1)
+    result = one(answer_later)
+    assert [(each.position, each.length) for each in result.staged] == [(size, 2 * size)]
+    stage(log, attempt(1, write=78), 1)
+    found = staged(following, copy(2, staged=[told]))
+    assert found == [(WRITE, 3 * size, size, 2 * size), (78, size, 0, size)]
+    found = staged(following, copy(2, staged=[told], max_bytes=3 * size))
+    assert found == [(WRITE, 3 * size, size, 2 * size), (78, size, 0, size)]
+    found = staged(following, copy(2, staged=[told], max_bytes=2 * size))
+    assert found == [(WRITE, 3 * size, size, 2 * size), (78, size, 0, 0)]
+
+
+def test_a_staging_wakes_who_waits(following: Following) -> None:
+    following.append()
+    answer = waits(following.ask(copy(1)))
+    woken: list[bool] = []
+    answer.subscribe(lambda: woken.append(True))
+    stage(following.led.log, attempt(1), 1, flush=False)
+    assert woken
+    assert one(answer).staged[0].length > 0
+
+
+@pytest.mark.parametrize("wrong", ["digest", "longer", "half"])
+def test_a_copy_of_something_else_begins_anew(following: Following, wrong: str) -> None:
+    stage(following.led.log, attempt(1), 1)
+    there = position_of(following, WRITE)
+    size, digest = there.size_bytes, there.digest
+    told = {
+        "digest": StagedCopy(WRITE, size, size, digest ^ 1),
+        "longer": StagedCopy(WRITE, size + 1, size, digest),
+        "half": StagedCopy(WRITE, size - 1, 0, digest),
+    }[wrong]
+    assert staged(following, copy(staged=[told])) == [(WRITE, size, 0, size)]
+    other = following.followers.find(following.led)
+    assert other is not None
+    assert not other.copy.has(0, [there])
+
+
+def test_a_write_that_is_over_is_not_named(following: Following) -> None:
+    assert staged(following, copy(staged=[StagedCopy(5, 10, 10, 3)])) == []
+    waits(following.ask(copy()))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [StagedCopy(5, 10, 11, 0)],
+        [StagedCopy(5, -1, -1, 0)],
+        [StagedCopy(5, 10, -1, 0)],
+        [StagedCopy(5, 10, 10, 0)] * 2,
+        [StagedCopy(each, 10, 10, 0) for each in range(1_001)],
+    ],
+)
+def test_copies_that_cannot_be_are_refused(following: Following, told: list[StagedCopy]) -> None:
+    error = _error(one(following.ask(copy(staged=told))))
+    assert isinstance(error, InvalidRequestError)
+    assert following.told() is None

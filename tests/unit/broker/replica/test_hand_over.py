@@ -16,6 +16,7 @@ from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.coordination.cluster.moves import HandOver, MoveEndedError, PartitionMoves
 from spark_logbus.coordination.payloads import MovePayload
+from spark_logbus.coordination.writes.promises import Promise
 from spark_logbus.errors import (
     BrokerUnavailableError,
     CoordinationError,
@@ -24,9 +25,10 @@ from spark_logbus.errors import (
     StorageError,
     UnknownTopicError,
 )
-from spark_logbus.log import PartitionLog
+from spark_logbus.log import PartitionLog, StagedPosition
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session, SessionState
+from tests.builders.staged import WRITE, attempt, share, stage
 from tests.fakes.broker_parts import EPOCH, T0, TOPIC_ID, Logs, held_lease, logs_in, record_batch
 from tests.fakes.writers import promises_of
 from tests.helpers import wait_until
@@ -101,8 +103,15 @@ class HandingOver:
         for _ in range(count):
             (log or self.log).append_as_leader(record_batch(), leader_epoch=EPOCH)
 
-    def tell(self, offset: int, flushed: int | None = None, *, lacking_bytes: int = 0) -> None:
-        told = Copy(FOLLOWER, LOG_ID, offset, offset if flushed is None else flushed)
+    def tell(
+        self,
+        offset: int,
+        flushed: int | None = None,
+        *staged: StagedPosition,
+        lacking_bytes: int = 0,
+    ) -> None:
+        by_write = {each.write: each for each in staged}
+        told = Copy(FOLLOWER, LOG_ID, offset, offset if flushed is None else flushed, by_write)
         self.followers.tell(self.led, told, lacking_bytes=lacking_bytes)
 
     @property
@@ -352,3 +361,86 @@ def test_a_partition_that_came_back_meanwhile_is_led(handing: HandingOver) -> No
     assert handing.led is again
     assert not handing.followers.was_handed_over(T0, TOPIC_ID, FOLLOWER)
     handing.log.append_as_leader(record_batch(), leader_epoch=EPOCH + 2)
+
+
+# -- what atomic writes have staged -------------------------------------------------------------
+
+
+def staged(log: PartitionLog) -> StagedPosition:
+    stage(log, attempt(1), 1)
+    (there,) = log.staging.replica_state()
+    return there
+
+
+def test_all_that_is_staged_has_to_be_on_the_followers_disk(handing: HandingOver) -> None:
+    there = staged(handing.log)
+    lacking = [
+        (),
+        (there._replace(flushed_bytes=0),),
+        (there._replace(digest=there.digest ^ 1),),
+        (there._replace(size_bytes=there.size_bytes - 1, flushed_bytes=there.size_bytes - 1),),
+        (there._replace(write=there.write + 1),),
+    ]
+    for told in lacking:
+        handing.tell(0, 0, *told)
+        handing.look()
+        handing.logs.clock.advance(60)
+    assert not handing.moves.done
+    over = there._replace(write=there.write + 1)  # here, and not there any more
+    handing.tell(0, 0, there, over)
+    handing.look()
+    assert handing.moves.done
+
+
+def test_what_was_promised_is_let_go_before_the_lead_is(handing: HandingOver) -> None:
+    before = handing.promises.current()
+    there = staged(handing.log)
+    handing.log.publishing.check(share(1, 1), before.number, leader_epoch=EPOCH)
+    stood: list[Promise] = []
+    handing.moves.meanwhile = lambda: stood.append(handing.promises.current())
+    handing.tell(0, 0, there)
+    handing.look()
+    assert handing.moves.done
+    assert stood[0].number > before.number
+    assert stood[0].token != before.token
+
+
+def test_a_promise_that_does_not_bind_the_partition_stands(handing: HandingOver) -> None:
+    before = handing.promises.current()
+    handing.tell(0, 0, staged(handing.log))
+    handing.look()
+    assert handing.moves.done
+    assert handing.promises.current() == before
+
+
+def test_a_promise_that_cannot_be_let_go_keeps_the_lead_here(
+    handing: HandingOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = staged(handing.log)
+    number = handing.promises.current().number
+    handing.log.publishing.check(share(1, 1), number, leader_epoch=EPOCH)
+
+    def away(_: str) -> None:
+        raise CoordinationError("ZooKeeper is away.")
+
+    monkeypatch.setattr(handing.promises._registry, "write", away)
+    handing.tell(0, 0, there)
+    handing.look()
+    assert not handing.moves.done
+    handing.append()
+    assert handing.log.staging.is_promised(WRITE, number)
+
+
+def test_nothing_is_prepared_once_the_promise_was_let_go(handing: HandingOver) -> None:
+    refused: list[bool] = []
+
+    def prepare() -> None:
+        with pytest.raises(BrokerUnavailableError):
+            handing.log.publishing.check(share(1, 1), 1, leader_epoch=EPOCH)
+        refused.append(True)
+
+    handing.moves.meanwhile = prepare
+    handing.tell(0, 0, staged(handing.log))
+    handing.look()
+    assert refused
+    assert handing.moves.done
