@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from spark_logbus.client.admin.admin import Admin, TopicAlteration
     from spark_logbus.client.admin.cluster_health import BrokerDescription, ClusterDescription
     from spark_logbus.client.admin.groups import GroupDescription, GroupPosition, GroupRewind
+    from spark_logbus.client.admin.move_plans import BrokerLoad, MovePlan, PlannedMove
+    from spark_logbus.client.admin.moves import MoveDescription
     from spark_logbus.client.aio import AsyncConsumer, AsyncProducer
     from spark_logbus.client.cluster.bootstrap import Bootstrap
     from spark_logbus.client.cluster.cluster import Cluster
@@ -59,6 +61,8 @@ else:
             ),
             "admin.cluster_health": "BrokerDescription ClusterDescription",
             "admin.groups": "GroupDescription GroupPosition GroupRewind",
+            "admin.move_plans": "BrokerLoad MovePlan PlannedMove",
+            "admin.moves": "MoveDescription",
             "schemas.admin": "SchemaDescription",
             "aio": "AsyncConsumer AsyncProducer",
             "cluster.bootstrap": "Bootstrap",
@@ -90,6 +94,7 @@ __all__ = [
     "AtomicWrites",
     "Bootstrap",
     "BrokerDescription",
+    "BrokerLoad",
     "ClientConfig",
     "Cluster",
     "ClusterDescription",
@@ -109,10 +114,13 @@ __all__ = [
     "LastDuration",
     "LastRecords",
     "Latest",
+    "MoveDescription",
+    "MovePlan",
     "OffsetRange",
     "OffsetSpec",
     "PartitionDescription",
     "PartitionEnds",
+    "PlannedMove",
     "Producer",
     "ProducerConfig",
     "ProducerInterceptor",

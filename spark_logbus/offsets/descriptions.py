@@ -8,20 +8,22 @@ from typing import Protocol
 
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import BrokerAddress, OffsetSpec, TopicPartition
-from spark_logbus.protocol import PartitionEnds
+from spark_logbus.protocol import MoveState, PartitionEnds
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
     """``leader`` is None while it is not running; ``ends`` are None if so, if it does not serve
     the partition yet, or if they were not asked for. ``problem`` says why it cannot be asked.
-    ``leader_id`` is the leader's, running or not."""
+    ``leader_id`` is the leader's, running or not. ``move`` is the move to another broker that is
+    under way or has failed, with what its leader knows of it if ``ends`` were asked for."""
 
     partition: int
     leader: BrokerAddress | None
     ends: PartitionEnds | None
     problem: LogbusError | None = None
     leader_id: int | None = None
+    move: MoveState | None = None
 
 
 @dataclass(frozen=True, slots=True)

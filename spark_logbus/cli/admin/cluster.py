@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from spark_logbus.cli.admin.moves_shown import fields_of_move, moves_table
+from spark_logbus.cli.admin.moving import drain, rebalance
 from spark_logbus.cli.options import (
     DEFAULT_ZOOKEEPER,
     AsJson,
@@ -44,9 +46,11 @@ class _Group(TyperGroup):
 
 app = typer.Typer(
     cls=_Group,
-    help="Show the brokers, and if all is well; forget one that is gone for good.",
+    help="Show the brokers, and if all is well; drain or forget one, or level all.",
     rich_markup_mode=None,
 )
+app.command("drain")(drain)
+app.command("rebalance")(rebalance)
 
 
 @app.command("forget")
@@ -130,11 +134,13 @@ def _print(described: ClusterDescription) -> None:
     for broker in described.brokers:
         row = _broker_fields(broker)
         state = {"state": "red"} if broker.problem else {"state": "green"}
-        row["state"] = broker.problem or "ok"
+        row["state"] = broker.problem or ("drained" if broker.drained else "ok")
         rows.add(row, styles=state)
     out = console()
     out.print(f"ZooKeeper {described.zookeeper}")
     out.print(rows)
+    if described.moves:
+        out.print(moves_table(described.moves))
     out.print(_verdict(described), style="green" if described.healthy else "bold red")
 
 
@@ -143,6 +149,10 @@ def _verdict(described: ClusterDescription) -> str:
         f"{plural(len(described.brokers), 'broker')}, {plural(described.topics, 'topic')}, "
         f"{plural(described.partitions, 'partition')}, {human_bytes(described.size_bytes)}"
     )
+    if described.moves:
+        failed = sum(bool(each.error) for each in described.moves)
+        holds += f"; {plural(len(described.moves) - failed, 'move')} under way"
+        holds += f", {failed:,} failed" * (failed > 0)
     if described.healthy:
         return f"Healthy: {holds}."
     troubles = [
@@ -172,6 +182,7 @@ def _fields(described: ClusterDescription) -> dict[str, Any]:
             {"topic": each.topic, "partition": each.partition, "leader": leader}
             for each, leader in described.offline.items()
         ],
+        "moves": [fields_of_move(each) for each in described.moves],
     }
 
 
@@ -186,5 +197,6 @@ def _broker_fields(broker: BrokerDescription) -> dict[str, Any]:
         "offline": broker.offline,
         "size_bytes": broker.size_bytes,
         "refusing": broker.refusing,
+        "drained": broker.drained,
         "problem": broker.problem,
     }

@@ -1,4 +1,4 @@
-"""``logbus topics``: create, list, describe, alter, add partitions, delete, give up."""
+"""``logbus topics``: create, list, describe, alter, add partitions, delete, give up, move."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import typer
 
 from spark_logbus.cli.admin.expiring import expiring
 from spark_logbus.cli.admin.give_up import give_up
+from spark_logbus.cli.admin.moves_shown import move_fields, moved_so_far
+from spark_logbus.cli.admin.moving import move
 from spark_logbus.cli.admin.quantities import in_units, topic_config
 from spark_logbus.cli.admin.schema_files import read_schema
 from spark_logbus.cli.completion import subject_names
@@ -213,12 +215,21 @@ def _partitions_table(topics: list[TopicDescription]) -> Table:
         Column("high_watermark", NUMBER),
         Column("size_bytes", SIZE, "size"),
         Column("state"),
+        *([Column("move")] if any(_moves(topic) for topic in topics) else []),
     )
     for topic in topics:
         for row in _partitions(topic):
             shown = {**row, "topic": topic.name, "state": "ok" if row["served"] else "offline"}
-            rows.add(shown, styles=None if row["served"] else {"state": "bold red"})
+            styles = {} if row["served"] else {"state": "bold red"}
+            if row["move"] is not None:
+                shown["move"] = moved_so_far(row["move"])
+                styles |= {"move": "bold red"} if row["move"]["error"] else {}
+            rows.add(shown, styles=styles)
     return rows
+
+
+def _moves(topic: TopicDescription) -> bool:
+    return any(part.move is not None for part in topic.partitions.values())
 
 
 def _schemas_table(schemas: Mapping[str, list[SchemaDescription]]) -> Table:
@@ -282,6 +293,7 @@ def _partitions(topic: TopicDescription) -> list[dict[str, Any]]:
             "high_watermark": partition.ends.high_watermark if partition.ends else None,
             "size_bytes": partition.ends.size_bytes if partition.ends else None,
             "served": partition.ends is not None,
+            "move": None if partition.move is None else move_fields(partition.move),
         }
         for number, partition in sorted(topic.partitions.items())
     ]
@@ -422,3 +434,4 @@ def delete(names: Topics, yes: Yes = False, zookeeper: ZooKeeper = DEFAULT_ZOOKE
 
 
 app.command("give-up")(give_up)
+app.command("move")(move)

@@ -10,6 +10,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_logbus.client.admin.move_plans import MovePlan, plan_drain, plan_rebalance
+from spark_logbus.client.admin.moves import (
+    DEFAULT_THROTTLE,
+    MoveDescription,
+    cancel_moves,
+    described_moves,
+    move_partitions,
+)
 from spark_logbus.client.admin.offsets import OffsetQueries
 from spark_logbus.client.arguments import as_config, as_partition_count
 from spark_logbus.errors import (
@@ -32,6 +40,7 @@ from spark_logbus.protocol import (
     ListOffsetsPartition,
     MetadataRequest,
     MetadataResponse,
+    MoveState,
     PartitionEnds,
     TopicInfo,
 )
@@ -309,6 +318,7 @@ class Admin(OffsetQueries):
                 if part.leader is not None:
                     led.setdefault(part.leader, set()).add(topic.name)
         ends: dict[TopicPartition, PartitionEnds] = {}
+        moves: dict[TopicPartition, MoveState | None] = {}
         problems: dict[BrokerAddress, LogbusError] = {}
         for leader in sorted(led):
             request = MetadataRequest(topics=sorted(led[leader]), ends=True)
@@ -327,7 +337,9 @@ class Admin(OffsetQueries):
             for info in response.topics:
                 for part_info in info.partitions:
                     if part_info.ends is not None:
-                        ends[TopicPartition(info.name, part_info.partition)] = part_info.ends
+                        topic_partition = TopicPartition(info.name, part_info.partition)
+                        ends[topic_partition] = part_info.ends
+                        moves[topic_partition] = part_info.move
 
         def completed(topic: str, part: PartitionDescription) -> PartitionDescription:
             topic_partition = TopicPartition(topic, part.partition)
@@ -335,7 +347,8 @@ class Admin(OffsetQueries):
                 problem: LogbusError | None = self._cluster.not_running(topic_partition)
             else:
                 problem = problems.get(part.leader)
-            return replace(part, ends=ends.get(topic_partition), problem=problem)
+            move = moves.get(topic_partition, part.move)
+            return replace(part, ends=ends.get(topic_partition), problem=problem, move=move)
 
         return {
             name: replace(
@@ -381,6 +394,67 @@ class Admin(OffsetQueries):
         from spark_logbus.client.admin.cluster_health import describe_cluster
 
         return describe_cluster(self._cluster, self.describe(None, ends=True))
+
+    # -- moves ------------------------------------------------------------------------------
+
+    def move_partitions(
+        self, moves: Mapping[TopicPartition, int], throttle: int = DEFAULT_THROTTLE
+    ) -> set[TopicPartition]:
+        """Have partitions move to other brokers, by id; returns those that are not there already.
+
+        The brokers do it, whether anybody waits or not: see ``describe_moves``. Each of them copies
+        ``throttle`` bytes a second at most, 0: as fast as it can. Writers and readers go on. Raises
+        UnknownTopicError, BrokerUnavailableError for a broker that is not running, and
+        InvalidRequestError for one that takes no partitions, and for a partition that is on its way
+        to another broker. The moves of one topic begin all together or not at all.
+        """
+        return move_partitions(self._cluster, moves, throttle)
+
+    def cancel_moves(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """End moves, also those that have failed; returns the partitions that stay where they are
+        therefore. The others have arrived, or were not to be moved. UnknownTopicError."""
+        return cancel_moves(self._cluster, partitions)
+
+    def describe_moves(self, since: Iterable[MoveDescription] = ()) -> list[MoveDescription]:
+        """All moves that are under way or have failed, by partition, with how far they are.
+
+        Their rates and the time left are known to those who look twice, and give what they saw
+        before as ``since``.
+        """
+        return described_moves(self.describe(), self._cluster.clock.monotonic(), since)
+
+    def plan_drain(self, broker: int) -> MovePlan:
+        """The moves that give all partitions of a broker to the others; ``drain`` does them.
+
+        Raises InvalidRequestError for a broker that there is not, and where no other one takes
+        partitions, BrokerUnavailableError for one that is not running, CoordinationError.
+        """
+        from spark_logbus.client.admin.placement import read_placement
+
+        return plan_drain(read_placement(self, self._cluster), broker)
+
+    def drain(self, broker: int, throttle: int = DEFAULT_THROTTLE) -> MovePlan:
+        """Place nothing new on a broker from now on, and have all that it has move away; returns
+        what has been begun. Raises what ``plan_drain`` does, and then nothing is changed."""
+        from spark_logbus.client.admin.placement import drain
+
+        plan = drain(self, self._cluster, broker)
+        self.move_partitions(plan.targets(), throttle)
+        return plan
+
+    def undo_drain(self, broker: int) -> bool:
+        """Let partitions be placed on a broker again; False if it was not being drained. What has
+        been moved stays where it is, and moves that are under way go on: see ``cancel_moves``."""
+        from spark_logbus.client.admin.placement import undo_drain
+
+        return undo_drain(self._cluster, broker)
+
+    def plan_rebalance(self) -> MovePlan:
+        """The moves that level what brokers have, by bytes and then by number of partitions, for
+        ``move_partitions``: none if all is within 10 % of the mean. CoordinationError."""
+        from spark_logbus.client.admin.placement import read_placement
+
+        return plan_rebalance(read_placement(self, self._cluster))
 
     # -- groups -----------------------------------------------------------------------------
 
@@ -507,7 +581,11 @@ class Admin(OffsetQueries):
 def _describe(info: TopicInfo, brokers: Mapping[int, BrokerAddress]) -> TopicDescription:
     partitions = {
         part.partition: PartitionDescription(
-            part.partition, brokers.get(part.leader), None, leader_id=part.leader
+            part.partition,
+            brokers.get(part.leader),
+            None,
+            leader_id=part.leader,
+            move=part.move,
         )
         for part in sorted(info.partitions, key=lambda part: part.partition)
     }

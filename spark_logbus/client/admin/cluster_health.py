@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from spark_logbus.client.admin.moves import MoveDescription, described_moves
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.coordination.cluster.brokers import BrokerRegistration, BrokerRegistry
+from spark_logbus.coordination.cluster.drained import DrainedBrokers
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.offsets.descriptions import PartitionDescription, TopicDescription
@@ -19,7 +21,7 @@ class BrokerDescription:
     """A broker and the partitions that it leads. ``registration`` is None for one that is not
     running; ``problem`` says why it serves nothing now, or not all. ``offline`` of the
     ``partitions`` are not served; ``size_bytes`` is of the others, ``refusing`` of which are read
-    and take no appends."""
+    and take no appends. A broker that is ``drained`` gets no new partition."""
 
     broker_id: int
     registration: BrokerRegistration | None
@@ -28,17 +30,20 @@ class BrokerDescription:
     size_bytes: int
     problem: str | None
     refusing: int = 0
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """``offline`` are the partitions that nobody serves now, each with its leader's id."""
+    """``offline`` are the partitions that nobody serves now, each with its leader's id; ``moves``
+    those that are under way, or have failed, as of one look."""
 
     zookeeper: str
     brokers: list[BrokerDescription]
     topics: int
     partitions: int
     offline: dict[TopicPartition, int]
+    moves: list[MoveDescription] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
@@ -60,6 +65,7 @@ def describe_cluster(
         registered = {
             each.address.broker_id: each for each in BrokerRegistry(session).registrations()
         }
+        drained = DrainedBrokers(session).ids()
     led: dict[int, list[PartitionDescription]] = {broker_id: [] for broker_id in registered}
     offline: dict[TopicPartition, int] = {}
     for topic in topics.values():
@@ -71,12 +77,16 @@ def describe_cluster(
     return ClusterDescription(
         zookeeper=zookeeper,
         brokers=[
-            _described(cluster, broker_id, registered.get(broker_id), led[broker_id])
+            replace(
+                _described(cluster, broker_id, registered.get(broker_id), led[broker_id]),
+                drained=broker_id in drained,
+            )
             for broker_id in sorted(led)
         ],
         topics=len(topics),
         partitions=sum(map(len, led.values())),
         offline=dict(sorted(offline.items())),
+        moves=described_moves(topics, cluster.clock.monotonic(), ()),
     )
 
 

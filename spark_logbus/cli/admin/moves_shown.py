@@ -1,0 +1,193 @@
+"""Plans, progress and outcomes of moves, as tables, bars, lines and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_logbus.cli.output import NUMBER, SIZE, Column, Console, Table, human_bytes
+from spark_logbus.clock import SystemClock
+from spark_logbus.model import TopicPartition
+from spark_logbus.plurals import plural
+
+if TYPE_CHECKING:
+    from spark_logbus.client import MoveDescription, MovePlan
+    from spark_logbus.client.admin.move_progress import MoveProgress
+    from spark_logbus.protocol import MoveState
+
+_TELL_EVERY_S: Final = 10.0  # without a terminal
+_STUCK_S: Final = 60.0
+
+
+def plan_table(plan: MovePlan) -> Table:
+    rows = Table(
+        Column("topic"),
+        Column("partition", NUMBER),
+        Column("size_bytes", SIZE, "size"),
+        Column("from", NUMBER),
+        Column("to", NUMBER),
+        title="Moves",
+    )
+    for each in plan.moves:
+        where = each.topic_partition
+        rows.add(
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "size_bytes": each.size_bytes,
+                "from": each.from_broker,
+                "to": each.to_broker,
+            }
+        )
+    return rows
+
+
+def move_fields(move: MoveState) -> dict[str, Any]:
+    """A move of a partition, for JSON."""
+    return {
+        "to": move.to,
+        "since_us": move.since_us,
+        "throttle": move.throttle,
+        "copied_bytes": move.copied_bytes if move.copied_bytes >= 0 else None,
+        "total_bytes": move.total_bytes if move.total_bytes >= 0 else None,
+        "quiet_s": move.quiet_ms / 1000,
+        "error": move.error or None,
+    }
+
+
+def moved_so_far(fields: Mapping[str, Any]) -> str:
+    """A move in some words: where to, how far, and what is wrong with it."""
+    if fields["error"]:
+        return f"to {fields['to']} failed: {fields['error']}"
+    copied, total = fields["copied_bytes"], fields["total_bytes"]
+    if copied is None or total is None:
+        told = f"to {fields['to']}, has not begun"
+    else:
+        told = f"to {fields['to']}, {copied / total if total else 1:.0%}"
+    if fields["quiet_s"] >= _STUCK_S:
+        told += f", stuck for {_duration(fields['quiet_s'])}"
+    return told
+
+
+def moves_table(moves: Iterable[MoveDescription]) -> Table:
+    """Moves of all topics: those that have failed, those that get on, then those that wait."""
+    rows = Table(
+        Column("topic"),
+        Column("partition", NUMBER),
+        Column("from", NUMBER),
+        Column("to", NUMBER),
+        Column("copied_bytes", SIZE, "copied"),
+        Column("total_bytes", SIZE, "of"),
+        Column("state"),
+        title="Moves",
+    )
+    for each in sorted(
+        moves, key=lambda move: (not move.error, move.copied_bytes is None, move.topic_partition)
+    ):
+        row = fields_of_move(each)
+        stuck = each.quiet_s >= _STUCK_S
+        waits = "waits for its turn" if each.copied_bytes is None else "copying"
+        state = f"stuck for {_duration(each.quiet_s)}" if stuck else waits
+        row["state"] = each.error or state
+        rows.add(row, styles={"state": "bold red"} if each.error or stuck else {})
+    return rows
+
+
+def fields_of_move(move: MoveDescription) -> dict[str, Any]:
+    """A move with its partition, for JSON."""
+    return {
+        **place(move.topic_partition),
+        "from": move.leader,
+        "to": move.to,
+        "since_us": move.since_us,
+        "throttle": move.throttle,
+        "copied_bytes": move.copied_bytes,
+        "total_bytes": move.total_bytes,
+        "quiet_s": move.quiet_s,
+        "error": move.error or None,
+    }
+
+
+# -- how far moves are -----------------------------------------------------------------------
+
+
+@contextmanager
+def shown(out: Console) -> Iterator[Callable[[MoveProgress], None]]:
+    """A bar in a terminal; else lines, now and then and when a partition has arrived."""
+    if not out.is_terminal:
+        yield _Lines(out).show
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=out.rich(), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(found: MoveProgress) -> None:
+            bar.update(
+                task,
+                total=max(1, found.total_bytes),
+                completed=found.copied_bytes,
+                description=how_far(found),
+            )
+
+        yield show
+
+
+class _Lines:
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        self._clock = SystemClock()
+        self._told_at = float("-inf")
+        self._over = 0
+
+    def show(self, found: MoveProgress) -> None:
+        now = self._clock.monotonic()
+        over = len(found.arrived) + len(found.failed) + len(found.stayed)
+        if over != self._over or now - self._told_at >= _TELL_EVERY_S:
+            self._told_at, self._over = now, over
+            self._out.print(how_far(found))
+
+
+def how_far(found: MoveProgress) -> str:
+    """Progress in one line: partitions, bytes, rate, time left, and what does not get on."""
+    over = len(found.arrived)
+    count = over + len(found.failed) + len(found.stayed) + len(found.moving) + len(found.waiting)
+    told = [
+        f"{over:,} of {plural(count, 'partition')}",
+        f"{human_bytes(found.copied_bytes)} of {human_bytes(found.total_bytes)}",
+    ]
+    if found.bytes_per_s is not None and not found.over:
+        told.append(f"{human_bytes(found.bytes_per_s)}/s")
+    if found.left_s is not None:
+        told.append(f"{_duration(found.left_s)} left")
+    if found.failed:
+        told.append(f"{len(found.failed):,} failed")
+    stuck = [each for each in found.moving if each.quiet_s >= _STUCK_S]
+    if stuck:
+        longest = max(stuck, key=lambda each: each.quiet_s)
+        told.append(f"{longest.topic_partition} stuck for {_duration(longest.quiet_s)}")
+    return ", ".join(told)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def outcome(found: MoveProgress) -> dict[str, Any]:
+    return {
+        "moved": [place(each) for each in sorted(found.arrived)],
+        "failed": [{**place(each), "error": why} for each, why in sorted(found.failed.items())],
+        "stayed": [{**place(each), "why": why} for each, why in sorted(found.stayed.items())],
+        "copied_bytes": found.copied_bytes,
+    }
+
+
+def place(where: TopicPartition) -> dict[str, Any]:
+    """A partition, for JSON."""
+    return {"topic": where.topic, "partition": where.partition}
