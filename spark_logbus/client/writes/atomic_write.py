@@ -57,8 +57,8 @@ _PUBLISHED_BYTES_A_SECOND: Final = 20_000_000
 _DISCARD_MS: Final = 5_000
 _TIDY_MS: Final = 200  # a micro-batch is held up by no more
 _REMEMBERED: Final = 1_000
-# Times that a write is prepared again because a promise was let go before it was decided. Brokers
-# that drop much let them go every two seconds; more often is none of their doing.
+# Times that a write is prepared again because a promise was let go before it was decided, however
+# long that takes; it is tried more often for as long as any request is.
 _PREPARED_ANEW: Final = 5
 _NO_WRITE: Final = 0  # of none that is ever decided: numbers are random
 
@@ -295,6 +295,7 @@ class AtomicWrites:
         """Decides a write; returns None, or the decision of the same version that was before."""
         settled = self._published.get(identity.writer)
         refusals = 0
+        deadline = self._cluster.retry_deadline()
         while True:
             try:
                 answer = self._ask_to_decide(
@@ -302,9 +303,13 @@ class AtomicWrites:
                 )
             except WriteNotPreparedError:
                 # A broker may have dropped what it had, or has only started anew: it says which.
+                # One from which many partitions move away lets go of its promise with each.
                 refusals += 1
-                if refusals > _PREPARED_ANEW:
+                pause_s = self._cluster.backoff.pause_s(refusals)
+                if refusals > _PREPARED_ANEW and pause_s >= deadline.remaining_s:
                     raise
+                if refusals > 1:
+                    self._cluster.pause(pause_s)
                 promises = self._prepare(identity, decision, anew=True)
                 continue
             if answer.outcome == "decided":
