@@ -30,6 +30,10 @@ class StateWatch:
     def start(self) -> None:
         self._refreshed.start()
 
+    def cancel(self) -> None:
+        """Watches nothing from now on; a call of ``changed`` that is under way has ended."""
+        self._refreshed.cancel()
+
     def follow(self, topics: Mapping[str, TopicRecord]) -> None:
         """Watches these topics from now on, and no others; those that are new count as changed."""
         before = self._topic_ids
