@@ -193,6 +193,7 @@ class Broker:
             logs=self._logs,
             replica_manager=self._replica_manager,
             metadata_cache=self._metadata_cache,
+            followers=self._followers,
             publisher=self._publisher,
             requests=self._requests,
             request_metrics=request_metrics,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
+from spark_logbus.broker.monitoring.moves import MovesHere
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
@@ -82,6 +83,7 @@ class Health:
         requests: RequestDispatcher,
         session: Session,
         session_watch: SessionWatch,
+        moves: MovesHere,
     ) -> None:
         self.phase = Phase.STARTING
         self._logs = logs
@@ -89,6 +91,7 @@ class Health:
         self._requests = requests
         self._session = session
         self._session_watch = session_watch
+        self._moves = moves
 
     def report(self) -> HealthReport:
         if self.phase is not Phase.SERVING:
@@ -104,6 +107,8 @@ class Health:
             *_some(self._damage(), "more damaged ranges are known"),
             *_some(self._session.unreadable.messages, "more nodes in ZooKeeper are not readable"),
             *_some(self._held(), "more logs are kept whole"),
+            *_some(self._moves.failed(), "more moves have failed"),
+            *_some(self._moves.stuck(), "more moves do not get on"),
             *([problem] if (problem := self._logs.clock.problem()) is not None else []),
         ]
         return HealthReport("unhealthy" if reasons else "ok", tuple(reasons), tuple(notes))

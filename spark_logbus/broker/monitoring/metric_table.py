@@ -23,7 +23,9 @@ from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics, name_of
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring.health import Health, SessionWatch
+from spark_logbus.broker.monitoring.moves import MovesHere
 from spark_logbus.broker.publisher import Publisher
+from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
@@ -40,6 +42,8 @@ class MetricSources:
     logs: LogDirectory
     replica_manager: ReplicaManager
     metadata_cache: MetadataCache
+    followers: Followers
+    moves: MovesHere
     publisher: Publisher
     requests: RequestMetrics
     network: Network | None = None  # until the port is bound
@@ -158,6 +162,19 @@ METRICS: tuple[Metric, ...] = (
     Metric("partitions_refused", _GAUGE,
            "Partitions that are not served: their log is missing, too short or cannot be opened.",
            (), _one(lambda s: len(s.replica_manager.refused()))),
+    # -- moves to other brokers
+    Metric("moves_out", _GAUGE, "Partitions that are on their way from this broker to another.", (),
+           _one(lambda s: s.moves.leaving())),
+    Metric("moves_in", _GAUGE, "Partitions that are on their way to this broker.", (),
+           _one(lambda s: s.moves.coming())),
+    Metric("moves_failed", _GAUGE,
+           "Moves from and to this broker that have failed, until they are begun again or "
+           "cancelled; /healthz says why.", (), _one(lambda s: len(s.moves.failed()))),
+    Metric("moves_stuck", _GAUGE,
+           "Partitions that have been copied in part, and not further for a minute.", (),
+           _one(lambda s: len(s.moves.stuck()))),
+    Metric("move_sent_bytes", _COUNTER, "Bytes of logs that were sent to new brokers.", (),
+           _one(lambda s: s.followers.sent_bytes.value)),
     # -- topics
     _topic_in("topic_bytes_in", "Bytes of record batches that were appended.",
               lambda log: log.appended.size_bytes),

@@ -13,7 +13,9 @@ from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring.health import Health, SessionWatch
 from spark_logbus.broker.monitoring.metric_table import MetricSources
 from spark_logbus.broker.monitoring.metrics import Pages
+from spark_logbus.broker.monitoring.moves import MovesHere
 from spark_logbus.broker.publisher import Publisher
+from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
@@ -38,6 +40,7 @@ class Monitoring:
         logs: LogDirectory,
         replica_manager: ReplicaManager,
         metadata_cache: MetadataCache,
+        followers: Followers,
         publisher: Publisher,
         requests: RequestDispatcher,
         request_metrics: RequestMetrics,
@@ -45,18 +48,27 @@ class Monitoring:
     ) -> None:
         session_watch = SessionWatch(clock)
         session.add_listener(session_watch.follow)
+        moves = MovesHere(
+            config.id,
+            metadata_cache=metadata_cache,
+            replica_manager=replica_manager,
+            followers=followers,
+        )
         self.health = Health(
             logs=logs,
             replica_manager=replica_manager,
             requests=requests,
             session=session,
             session_watch=session_watch,
+            moves=moves,
         )
         self.sources = MetricSources(
             config=config,
             logs=logs,
             replica_manager=replica_manager,
             metadata_cache=metadata_cache,
+            followers=followers,
+            moves=moves,
             publisher=publisher,
             requests=request_metrics,
             session=session,

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.clock import Clock
 from spark_logbus.log import StagedPosition
+from spark_logbus.metrics import Counter
 from spark_logbus.model import TopicPartition
 
 # A follower that lacks no more has what is left in a moment, whatever its rate.
@@ -105,6 +106,7 @@ class Followers:
         self._told = threading.Condition()
         self._followers: dict[TopicPartition, Follower] = {}
         self._handed_over: dict[TopicPartition, _NewLeader] = {}
+        self.sent_bytes = Counter()
         #: Called after each word of a follower.
         self.when_told: Callable[[Follower], None] = lambda _: None
 
@@ -131,6 +133,7 @@ class Followers:
 
     def sent(self, topic_partition: TopicPartition, size_bytes: int) -> None:
         """Note how much the follower is sent, from which its rate is known when it comes again."""
+        self.sent_bytes.add(size_bytes)
         now = self._clock.monotonic()
         with self._told:
             follower = self._followers.get(topic_partition)

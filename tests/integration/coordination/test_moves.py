@@ -209,7 +209,6 @@ class TestEnd:
         with session(chroot) as elsewhere:
             PartitionMoves(elsewhere).hand_over(cluster.lead())
         wait_until(lambda: {"orders"} in told)
-        watch.cancel()
 
     def test_leaders_that_may_not_be_watched_are_handed_over_all_the_same(
         self, cluster: Cluster, chroot: str

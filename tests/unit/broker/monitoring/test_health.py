@@ -11,6 +11,7 @@ import pytest
 
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
+from spark_logbus.broker.monitoring.moves import MovesHere
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import (
     BrokerShuttingDownError,
@@ -36,6 +37,7 @@ class Subject:
         self.watch = SessionWatch(self.clock)
         self.refused: dict[TopicPartition, StorageError] = {}
         self.requests = SimpleNamespace(refusal=None)
+        self.moves = SimpleNamespace(failed=dict, stuck=dict)
         self.session = SimpleNamespace(
             state=SessionState.CONNECTED,
             session_timeout_ms=10_000,
@@ -48,6 +50,7 @@ class Subject:
             requests=cast(RequestDispatcher, self.requests),
             session=cast(Session, self.session),
             session_watch=self.watch,
+            moves=cast(MovesHere, self.moves),
         )
         self.health.phase = Phase.SERVING
 
@@ -175,3 +178,13 @@ def test_unreadable_nodes_are_noted(broker: Broker) -> None:
     subject = Subject(broker.directory)
     subject.session.unreadable.messages["/topics/x"] = "The node /topics/x is not of logbus."
     assert subject.health.report().notes == ("The node /topics/x is not of logbus.",)
+
+
+def test_moves_that_have_failed_or_are_stuck_are_noted_and_no_illness(broker: Broker) -> None:
+    subject = Subject(broker.directory)
+    other = TopicPartition("other", 0)
+    subject.moves.failed = lambda: {TP: "It has failed."}
+    subject.moves.stuck = lambda: {other: "It is stuck."}
+    report = subject.health.report()
+    assert report.healthy
+    assert report.notes == ("It has failed.", "It is stuck.")
