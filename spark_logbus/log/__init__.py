@@ -10,10 +10,11 @@ from spark_logbus.log.compaction.log_compaction import CompactionGroup, Compacti
 from spark_logbus.log.compaction.swap import index_cleaned
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.directory import LogDirectory
-from spark_logbus.log.disk.filesystem import OS_FILES, File, FileSystem
+from spark_logbus.log.disk.filesystem import OS_FILES, File, FileSystem, free_bytes
 from spark_logbus.log.epochs import NO_EPOCH, EpochEnd, EpochEntry, LeaderEpochs
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import LogEnds, PartitionLog
+from spark_logbus.log.moved_logs import Extent, MovedLog
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.staging.staging import (
     DecidedShare,
@@ -33,6 +34,7 @@ __all__ = [
     "DecidedShare",
     "EpochEnd",
     "EpochEntry",
+    "Extent",
     "File",
     "FileSystem",
     "JumpGuardedClock",
@@ -42,6 +44,7 @@ __all__ = [
     "LogDirectory",
     "LogEnds",
     "LogSlice",
+    "MovedLog",
     "PartitionLog",
     "RecoveryProgress",
     "StagedAppend",
@@ -49,5 +52,6 @@ __all__ = [
     "StagedCopied",
     "StagedPosition",
     "WantedLog",
+    "free_bytes",
     "index_cleaned",
 ]

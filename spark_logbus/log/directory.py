@@ -21,7 +21,6 @@ from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import (
     BrokerShuttingDownError,
     ConfigError,
-    DataDirectoryLockedError,
     LogbusError,
     LogMissingError,
     PartitionOfflineError,
@@ -41,13 +40,13 @@ from spark_logbus.log.disk.filesystem import (
     FileSystem,
     is_for_want_of_descriptors,
     make_directories,
-    storage_error,
     storage_errors,
 )
 from spark_logbus.log.disk.flusher import Flusher, FlushScheduler
 from spark_logbus.log.disk.stats import LogStats
 from spark_logbus.log.environment import HighWatermarkRule, LogEnvironment
 from spark_logbus.log.log import PartitionLog
+from spark_logbus.log.moved_logs import MovedLog, MovedLogs
 from spark_logbus.log.partition_directories import (
     PartitionDirectories,
     missing_log,
@@ -119,6 +118,8 @@ class LogDirectory:
         self._checkpointed_at = 0.0
         self.recovery = RecoveryProgress(self._clock)
         self._directories = PartitionDirectories(path, environment, self.recovery)
+        #: Logs of partitions that moved to other brokers.
+        self.moved = MovedLogs(path, files, self._directories)
 
     # -- opening ------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class LogDirectory:
         ownership.check_is_ours_or_empty(self._files, self._path, known_files=self._known_files)
         with storage_errors("open the data directory", self._path):
             make_directories(self._files, self._path)
-        self._take_lock()
+        self._lock_file = ownership.lock(self._files, self._path)
         try:
             claim()
             clean = checkpoints.take_clean_marker(self._files, self._path)
@@ -146,18 +147,6 @@ class LogDirectory:
         self._flusher.start()
         self._checkpoint_or_warn()
         self.clock.keep()
-
-    def _take_lock(self) -> None:
-        path = self._path / names.LOCK
-        try:
-            self._lock_file = self._files.lock(path)
-        except BlockingIOError as error:
-            raise DataDirectoryLockedError(
-                f"The data directory {self._path} is in use by another process; stop that, or "
-                "give this broker a directory of its own."
-            ) from error
-        except OSError as error:
-            raise storage_error("lock", path, error) from error
 
     def _recover(self, *, clean: bool) -> None:
         partitions = self._directories.find()
@@ -313,12 +302,11 @@ class LogDirectory:
 
     def _start_over(self, spec: LogSpec) -> PartitionLog:
         stray = self._set_aside(spec.topic_partition, spec.metadata.topic_id)
+        left = f"; what there is of the old log was moved to {stray}" if stray else ""
         logger.warning(
             "The log of %s was given up. Its offsets go on at %d%s.",
-            spec.topic_partition,
-            spec.base_offset,
-            f"; what there is of the old log was moved to {stray}" if stray else "",
-        )
+            spec.topic_partition, spec.base_offset, left,
+        )  # fmt: skip
         return self._directories.create(spec)
 
     def start_over(self, wanted: WantedLog, *, keep_files: bool) -> PartitionLog:
@@ -337,12 +325,12 @@ class LogDirectory:
             self._set_aside_other(topic_partition, wanted.topic_id)
             moved = self._set_aside(topic_partition, wanted.topic_id, name)
             log = self._take(self._directories.create(spec), spec)
+        self._checkpoint_or_warn()
+        left = f"; the old one was moved to {moved}" if moved and keep_files else ""
         logger.info(
             "The log of %s starts over at offset %d, to follow its leader's%s.",
-            topic_partition,
-            spec.base_offset,
-            f"; the old one was moved to {moved}" if moved and keep_files else "",
-        )
+            topic_partition, spec.base_offset, left,
+        )  # fmt: skip
         if moved is not None and not keep_files:
             try:
                 self._directories.delete(moved)
@@ -390,10 +378,8 @@ class LogDirectory:
         logger.warning(
             "The log of %s belonged to a deleted topic of that name (topic id %s) and was "
             "moved to %s; delete that directory when its records are not needed.",
-            topic_partition,
-            other,
-            stray,
-        )
+            topic_partition, other, stray,
+        )  # fmt: skip
 
     def _open_again(self, topic_partition: TopicPartition, config: LogConfig) -> None:
         """Open a log that could not be opened for want of descriptors; any other stays refused."""
@@ -472,6 +458,26 @@ class LogDirectory:
             except LogbusError as error:
                 errors[topic_partition] = error
         return errors
+
+    def remove_copy(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
+        """Delete the log of a partition that is copied here no more. Raises what ``remove`` has."""
+        for error in self.remove({topic_partition: topic_id}).values():
+            raise error
+        self._checkpoint_or_warn()  # or one made anew would be taken for an older copy of it
+
+    def set_aside_moved(self, topic_partition: TopicPartition, *, topic_id: str) -> MovedLog | None:
+        """Stop the log of a partition that moved to another broker and set it aside, see ``moved``;
+        None if it is not open, or of another topic. Raises StorageError."""
+        with self._changing:
+            self._check_open()
+            log = self._logs.get(topic_partition)
+            if log is None or log.topic_id != topic_id:
+                return None
+            moved = self.moved.set_aside(log)
+            del self._logs[topic_partition]
+            self._directories.sync()
+        self._checkpoint_or_warn()
+        return moved
 
     def _move_deleted_away(self, topic_partition: TopicPartition, topic_id: str) -> Path | None:
         """Returns where the log is now; None if there is nothing of that topic."""

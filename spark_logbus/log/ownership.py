@@ -12,10 +12,15 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from spark_logbus.errors import ConfigError, StorageError
+from spark_logbus.errors import ConfigError, DataDirectoryLockedError, StorageError
 from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log.disk import names
-from spark_logbus.log.disk.filesystem import FileSystem, storage_errors
+from spark_logbus.log.disk.filesystem import (
+    File,
+    FileSystem,
+    storage_error,
+    storage_errors,
+)
 
 _LOST_AND_FOUND: Final = "lost+found"
 _SHOWN: Final = 5
@@ -75,3 +80,18 @@ def _has_metadata(files: FileSystem, directory: Path) -> bool:
     if not files.exists(mark) or files.is_directory(mark):
         return False
     return checkpoints.read_partition_metadata(files, directory) is not None
+
+
+def lock(files: FileSystem, directory: Path) -> File:
+    """Take a data directory for this process, as long as the file returned is open. Raises
+    DataDirectoryLockedError, StorageError."""
+    path = directory / names.LOCK
+    try:
+        return files.lock(path)
+    except BlockingIOError as error:
+        raise DataDirectoryLockedError(
+            f"The data directory {directory} is in use by another process; stop that, or give this "
+            "broker a directory of its own."
+        ) from error
+    except OSError as error:
+        raise storage_error("lock", path, error) from error

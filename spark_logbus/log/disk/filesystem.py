@@ -320,3 +320,11 @@ def remove_tree(files: FileSystem, path: Path) -> None:
     for name in files.names(path):
         files.remove(path / name)
     files.remove_directory(path)
+
+
+def free_bytes(directory: Path) -> int:
+    """Bytes that are free on the file system of a directory, for users without privileges. Raises
+    StorageError."""
+    with storage_errors("look for free space in", directory):
+        disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize

@@ -25,6 +25,8 @@
       <topic id>-<partition>.creating/     not yet a log; removed at open
       <topic id>-<partition>.deleted/      no longer a log; removed at open
       <topic id>-<partition>.stray/        set aside, never deleted by logbus
+      <topic id>-<partition>.moved/        set aside when its partition had moved, deleted later
+        moved                              how far the log reached
 
 Directories that are not logs are named by topic id, not by topic: a topic name may take so
 much of a file name's 255 bytes that no suffix fits after it.
@@ -49,14 +51,17 @@ FLUSH_FAILED: Final = "flush-failed"
 COMPACTION: Final = "compaction"
 LOST_OFFSETS: Final = "lost-offsets"
 LEADER_EPOCHS: Final = "leader-epochs"
+MOVED: Final = "moved"
 _OTHER_FILES: Final = (
     PARTITION_METADATA, TOPIC_CONFIG, FLUSH_FAILED, COMPACTION, LOST_OFFSETS, LEADER_EPOCHS,
+    MOVED,
 )  # fmt: skip
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
 CREATING_SUFFIX: Final = ".creating"
 STRAY_SUFFIX: Final = ".stray"
+MOVED_SUFFIX: Final = ".moved"
 
 _LOG_SUFFIX: Final = ".log"
 _INDEX_SUFFIX: Final = ".index"
@@ -67,6 +72,7 @@ _SWAP = re.compile(r"([0-9]{20})-([0-9]{20})\.(swap|index)")
 _STAGED = re.compile(r"([0-9]{16})\.staged")
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _LOG_DIRECTORY = re.compile(r"([A-Za-z0-9._-]+)-(0|[1-9][0-9]*)")
+_MOVED_DIRECTORY = re.compile(r"[A-Za-z0-9._-]{1,64}-(0|[1-9][0-9]*)(\.[1-9][0-9]*)?\.moved")
 _REMOVABLE_DIRECTORY = re.compile(
     r"[A-Za-z0-9._-]{1,64}-(0|[1-9][0-9]*)(\.[1-9][0-9]*)?\.(creating|deleted)"
 )
@@ -92,6 +98,15 @@ def deleted_directory(topic_id: str, partition: int, attempt: int) -> str:
 
 def stray_directory(topic_id: str, partition: int, attempt: int) -> str:
     return f"{_set_aside(topic_id, partition, attempt)}{STRAY_SUFFIX}"
+
+
+def moved_directory(topic_id: str, partition: int, attempt: int) -> str:
+    return f"{_set_aside(topic_id, partition, attempt)}{MOVED_SUFFIX}"
+
+
+def is_moved_directory(name: str) -> bool:
+    """True if a directory of that name is the log of a partition that moved away."""
+    return _MOVED_DIRECTORY.fullmatch(name) is not None
 
 
 def is_removable_directory(name: str) -> bool:
