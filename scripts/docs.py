@@ -27,6 +27,7 @@ from spark_logbus.broker import (
     CompactionConfig,
     LoggingConfig,
     MetricsConfig,
+    MovesConfig,
     NetworkConfig,
 )
 from spark_logbus.broker.monitoring.metric_table import METRICS, MetricKind
@@ -46,6 +47,7 @@ TABLES: dict[str, type[Any]] = {
     "network": NetworkConfig,
     "log": LogConfig,
     "compaction": CompactionConfig,
+    "moves": MovesConfig,
     "metrics": MetricsConfig,
     "logging": LoggingConfig,
 }

@@ -18,7 +18,7 @@ from rich.table import Table
 from bench.kit.children import Child
 from bench.kit.harness import console
 from bench.kit.processes import memory_mib
-from spark_logbus.broker.replica.manager import sole_replica
+from spark_logbus.broker.replica.watermark import sole_replica
 from spark_logbus.client import Admin, Cluster, RangeReader
 from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.log import LogConfig, LogDirectory

@@ -5,6 +5,7 @@ from spark_logbus.broker.config import (
     CompactionConfig,
     LoggingConfig,
     MetricsConfig,
+    MovesConfig,
     load_broker_config,
 )
 from spark_logbus.broker.data_directory import BROKER_FILES
@@ -18,6 +19,7 @@ __all__ = [
     "CompactionConfig",
     "LoggingConfig",
     "MetricsConfig",
+    "MovesConfig",
     "NetworkConfig",
     "load_broker_config",
 ]

@@ -41,6 +41,23 @@ class CompactionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MovesConfig:
+    """Partitions that move to this broker, and what is left here of those that moved away."""
+
+    #: The log of a partition that moved away is set aside, and deleted so long after: while it is
+    #: there, nothing is lost by a disk that fails where the partition is now.
+    retention_ms: int = _HOUR_MS
+    #: What a partition that moves here leaves free on the disk: a move that would take of it is
+    #: given up, and the partition stays where it is.
+    reserve_bytes: int = 1024 * MiB
+
+    def __post_init__(self) -> None:
+        for name in ("retention_ms", "reserve_bytes"):
+            value = getattr(self, name)
+            require(0 <= value <= 1 << 50, f"{name} must be 0 to {1 << 50}, got {value}.")
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsConfig:
     """The HTTP server of /metrics, /healthz and /livez."""
 
@@ -111,6 +128,7 @@ class BrokerConfig:
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()
     compaction: CompactionConfig = CompactionConfig()
+    moves: MovesConfig = MovesConfig()
     metrics: MetricsConfig = MetricsConfig()
     logging: LoggingConfig = LoggingConfig()
 
@@ -141,6 +159,7 @@ _TABLES: dict[str, type[Any]] = {
     "network": NetworkConfig,
     "log": LogConfig,
     "compaction": CompactionConfig,
+    "moves": MovesConfig,
     "metrics": MetricsConfig,
     "logging": LoggingConfig,
 }

@@ -36,9 +36,13 @@ from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring import Monitoring, Phase
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.hand_over import HandOvers
 from spark_logbus.broker.replica.holds import Holds
-from spark_logbus.broker.replica.manager import ReplicaManager, sole_replica
+from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.broker.replica.old_logs import OldLogs
+from spark_logbus.broker.replica.states import Replicas
+from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
@@ -51,7 +55,7 @@ from spark_logbus.coordination.subjects import SubjectReader
 from spark_logbus.coordination.writes.promises import PromiseRegistry, Promises
 from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import LogbusError
-from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
+from spark_logbus.log import OS_FILES, FileSystem, LogDirectory, free_bytes
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.network import Network, allow_descriptors
 from spark_logbus.ports import bind_port
@@ -97,7 +101,7 @@ class Broker:
             clock=clock,
             files=files,
             known_files=BROKER_FILES,
-            watermark=sole_replica,
+            watermark=(watermarks := HighWatermarks()),
         )
         writers = WriterRegistry(session, stamp_us=self._logs.clock.time.stamp_us)
         delayed_fetches = DelayedFetches()
@@ -109,11 +113,38 @@ class Broker:
             delayed_fetches.wake(topic_partition)
             self._delayed_followers.wake(topic_partition)
 
+        replicas = Replicas()
+        self._following = Following(
+            config.id,
+            logs=self._logs,
+            states=states,
+            moves=PartitionMoves(session),
+            replicas=replicas,
+            watermarks=watermarks,
+            address=self._address_of,
+            free_bytes=lambda: free_bytes(config.data_dir),
+            reserve_bytes=config.moves.reserve_bytes,
+            clock=clock,
+        )
+        self._old_logs = OldLogs(
+            config.id,
+            logs=self._logs,
+            topics=topics,
+            states=states,
+            brokers=brokers,
+            session=session,
+            clock=clock,
+            retention_ms=config.moves.retention_ms,
+        )
         self._replica_manager = ReplicaManager(
             config.id,
             logs=self._logs,
             states=states,
             writers=writers,
+            replicas=replicas,
+            following=self._following,
+            old_logs=self._old_logs,
+            clock=clock,
             partition_changed=partition_changed,
         )
         promises = Promises(PromiseRegistry(session, config.id))
@@ -267,6 +298,11 @@ class Broker:
             handlers, max_entries=network.max_partitions_per_request, metrics=metrics
         )
 
+    def _address_of(self, broker_id: int) -> BrokerAddress | None:
+        """The address of a broker as ZooKeeper has it; None while it is not registered."""
+        brokers = {each.broker_id: each for each in self._metadata_cache.brokers}
+        return brokers.get(broker_id)
+
     @property
     def address(self) -> BrokerAddress:
         """The address for clients; known after ``start``."""
@@ -293,6 +329,8 @@ class Broker:
             remember_port(config.data_dir, self._network.port)
             self._identity.register(self.address)
             self._replica_manager.thread.start()
+            self._following.thread.start()
+            self._old_logs.thread.start()
             self._metadata_cache.start()
             self._lease.start()
             self._flushed_ends.thread.start()
@@ -336,8 +374,8 @@ class Broker:
         steps += [
             self._flushed_ends.thread.stop, self._session.close, self._lease.join,
             self._publisher.thread.stop, self._hand_overs.thread.stop,
-            self._replica_manager.thread.stop, self._metadata_cache.stop,
-            self._zookeeper_executor.stop, self._copy_executor.stop,
+            self._replica_manager.thread.stop, self._following.stop, self._old_logs.thread.stop,
+            self._metadata_cache.stop, self._zookeeper_executor.stop, self._copy_executor.stop,
             self._stop_schema_executor, self._compactor.thread.stop, self._maintenance.stop,
             self._logs.close, self._monitoring.stop,
         ]  # fmt: skip

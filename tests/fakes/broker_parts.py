@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from spark_logbus.broker.replica.manager import ReplicaManager, sole_replica
+from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.states import LeaderPartition
+from spark_logbus.broker.replica.watermark import sole_replica
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.errors import NotLeaderError
 from spark_logbus.log import LogConfig, LogDirectory, PartitionLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from spark_logbus.broker.replica.manager import sole_replica
+from spark_logbus.broker.replica.watermark import sole_replica
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import (
     OS_FILES,

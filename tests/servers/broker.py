@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from spark_logbus.broker import Broker, BrokerConfig, NetworkConfig
+from spark_logbus.broker import Broker, BrokerConfig, MovesConfig, NetworkConfig
 from spark_logbus.errors import LogbusError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import LogConfig
@@ -35,8 +35,9 @@ def broker_here(
     broker_id: int = 1,
     network: NetworkConfig | None = None,
     log: LogConfig | None = None,
+    moves: MovesConfig | None = None,
 ) -> Iterator[Broker]:
-    """A broker in this process."""
+    """A broker in this process. It keeps nothing of the disk in reserve, unless it is told to."""
     broker = Broker(
         BrokerConfig(
             id=broker_id,
@@ -46,6 +47,7 @@ def broker_here(
             zookeeper_session_ms=SESSION_MS,
             network=network or NetworkConfig(),
             log=log or LogConfig(),
+            moves=moves or MovesConfig(reserve_bytes=0),
         )
     )
     broker.start()

@@ -183,12 +183,12 @@ class ReplicateHandler:
     def _read(self, broker_id: int, wanted: FollowedPartition, room: int, *, first: bool) -> _Read:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
         result = ReplicateResult(wanted.topic, wanted.partition)
-        if self._followers.was_handed_over(topic_partition, wanted.topic_id, broker_id):
-            result.handed_over = True
-            return _Read(result, settled=True)
         leads = self._replica_manager.find(topic_partition)
         if leads is not None and leads.log.topic_id == wanted.topic_id:
-            result.leader_epoch = leads.leader_epoch
+            result.leader_epoch = leads.leader_epoch  # also if it was handed over, and came back
+        elif self._followers.was_handed_over(topic_partition, wanted.topic_id, broker_id):
+            result.handed_over = True
+            return _Read(result, settled=True)
         try:
             led = self._led(broker_id, wanted)
             return self._read_led(led, broker_id, wanted, result, room, first=first)

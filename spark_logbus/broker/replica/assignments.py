@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
-from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError
 
@@ -18,8 +19,26 @@ class Assigned(NamedTuple):
     state: PartitionState | CorruptNodeError | None
 
 
+class MovingHere(NamedTuple):
+    """A partition that is to move to this broker: it follows the leader until it leads."""
+
+    topic_partition: TopicPartition
+    record: TopicRecord
+    move: MovePayload
+
+    @property
+    def topic_id(self) -> str:
+        return self.record.topic_id
+
+    def is_same(self, other: MovingHere) -> bool:
+        """Tells if it is the same move, whatever its throttle or the topic's configuration."""
+        return (self.topic_id, self.move.to, self.move.since_us) == (
+            other.topic_id, other.move.to, other.move.since_us,
+        )  # fmt: skip
+
+
 class Assignments:
-    """The partitions that a broker is to lead. Thread-safe: it has no state."""
+    """The partitions of a broker. Thread-safe: it has no state."""
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
@@ -31,3 +50,25 @@ class Assignments:
             for partition, brokers in record.partitions.items()
             if brokers[:1] == [self._broker_id]
         ]
+
+    def led_elsewhere(self, record: TopicRecord) -> list[TopicPartition]:
+        """Returns the partitions of a topic that are assigned to other brokers."""
+        return [
+            TopicPartition(record.name, partition)
+            for partition, brokers in record.partitions.items()
+            if brokers[:1] != [self._broker_id]
+        ]
+
+    def moving_here(self, records: Iterable[TopicRecord]) -> dict[TopicPartition, MovingHere]:
+        """Returns the partitions whose moves to the broker stand, those that were asked for first
+        at the beginning."""
+        found = [
+            MovingHere(TopicPartition(record.name, partition), record, move)
+            for record in records
+            for partition, move in record.moves.items()
+            if move.to == [self._broker_id]
+            and not move.error
+            and record.partitions.get(partition, move.to)[:1] != move.to
+        ]
+        found.sort(key=lambda each: (each.move.since_us, each.topic_partition))
+        return {each.topic_partition: each for each in found}

@@ -70,20 +70,23 @@ class Leadership:
         if led is None or led.leader_epoch == newest:
             return False
         if led.log.flushed_end < (state.end or 0):
-            # The other broker's log has come further: this one is opened anew, and refused.
+            # The other broker's log has come further: this one is opened anew, and refused; or it
+            # is left to that broker, if the partition was moved there.
             self._change_led(topic_partition, led, ReplicaEvent.OVERTAKE)
             return True
-        epoch = self._states.lead(
-            topic_partition,
-            broker_id=self._broker_id,
-            topic_id=led.log.topic_id,
-            end=led.log.flushed_end,
-        ).leader_epoch
-        again = LeaderPartition(led.log, epoch)
+        claim = _claim(topic_partition, led.log)
+        taken = self._states.lead_all([claim], broker_id=self._broker_id)[topic_partition]
+        if isinstance(taken, NotLeaderError):
+            self._change_led(topic_partition, led, ReplicaEvent.HAND_OVER)
+            self._notify(topic_partition)
+            return True
+        if isinstance(taken, LogbusError):
+            raise taken.again()
+        again = LeaderPartition(led.log, taken.leader_epoch)
         self._change_led(topic_partition, led, ReplicaEvent.LEAD, again)
         logger.warning(
             "%s was led by another broker meanwhile, in epoch %d; leading it in epoch %d.",
-            topic_partition, newest, epoch, extra=fields_about(topic_partition),
+            topic_partition, newest, taken.leader_epoch, extra=fields_about(topic_partition),
         )  # fmt: skip
         return False
 
@@ -131,7 +134,7 @@ class Leadership:
         if not logs:
             return done
         states = self._states.lead_all(
-            [LeadershipClaim(where, log.topic_id, log.flushed_end) for where, log in logs.items()],
+            [_claim(where, log) for where, log in logs.items()],
             broker_id=self._broker_id,
         )
         for each in assigned:
@@ -167,6 +170,7 @@ class Leadership:
             before = self._replicas.get(topic_partition).leader
             if before is None or before.log is not led.log:
                 led.log.add_listener(lambda: self._notify(topic_partition))
+            led.log.advance_high_watermark()  # which a leader may have held back here before
             # Last: who finds it may append, and wait for records.
             self._replicas.change(
                 topic_partition, ReplicaEvent.LEAD, topic_id=led.log.topic_id, leader=led
@@ -238,3 +242,13 @@ class Leadership:
         )
         self._notify(topic_partition)
         logger.error("%s", error, extra=fields_about(topic_partition))
+
+
+def _claim(topic_partition: TopicPartition, log: PartitionLog) -> LeadershipClaim:
+    return LeadershipClaim(
+        topic_partition,
+        log.topic_id,
+        end=log.flushed_end,
+        log_id=log.log_id or "",
+        after_epoch=log.epochs.latest,
+    )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from spark_logbus.broker.decided_shares import decided_shares
 from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.broker.replica.assignments import Assigned, Assignments
+from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.leadership import Leadership
+from spark_logbus.broker.replica.leaving import Leaving
+from spark_logbus.broker.replica.old_logs import OldLogs
 from spark_logbus.broker.replica.removal import TopicRemoval
 from spark_logbus.broker.replica.states import LeaderPartition, Replicas, ReplicaState
+from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.partition_states import MAX_CLAIMS, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import PartitionState
@@ -27,17 +31,12 @@ logger = logging.getLogger(__name__)
 
 _RETRY = Backoff(first_ms=1_000, max_ms=30_000)
 _SHOWN = 10  # partitions that one line of the log names
+_MAY_FOLLOW = (
+    ReplicaState.ABSENT, ReplicaState.FOLLOWING, ReplicaState.HELD, ReplicaState.REMOVING,
+)  # fmt: skip
 # Between looks at refused partitions: whoever gives one up waits for that.
 _REFUSED_RETRY_S = 2.0
 _REFUSED_LOOK_S = 0.002  # to look at 10,000 of them takes ZooKeeper about a second
-
-
-def sole_replica(_: TopicPartition, end: int) -> int:
-    """Returns the high watermark of a partition without followers: the end of what is safe here.
-
-    That is the flushed end, or the log end where flushing is left to the operating system.
-    """
-    return end
 
 
 class ReplicaManager:
@@ -47,6 +46,9 @@ class ReplicaManager:
     while ZooKeeper is away. One whose log is not there, though it was led before, or ends before
     what ZooKeeper knows, is refused until it is given up (see ``PartitionStates.give_up``). What is
     gone from ZooKeeper is removed or kept (see ``removal``).
+
+    A partition that moves here is followed until ZooKeeper has it assigned here, then it is led;
+    one that has moved away is left to the other broker (see ``following``, ``leaving``).
 
     A broker that lost its id resigns: it leads nothing, applies nothing and so deletes nothing
     until it leads again, then in new leader epochs.
@@ -61,6 +63,10 @@ class ReplicaManager:
         logs: LogDirectory,
         states: PartitionStates,
         writers: WriterRegistry,
+        replicas: Replicas,
+        following: Following,
+        old_logs: OldLogs,
+        clock: Clock,
         partition_changed: Callable[[TopicPartition], None],
     ) -> None:
         self._broker_id = broker_id
@@ -68,14 +74,25 @@ class ReplicaManager:
         self._states = states
         self._writers = writers
         self._notify = partition_changed
-        self._replicas = Replicas()
+        self._replicas = replicas
+        self._following = following
+        self._old_logs = old_logs
         self._assignments = Assignments(broker_id)
         self._removal = TopicRemoval(logs, self._replicas)
         self._leadership = Leadership(
             broker_id,
             logs=logs,
             states=states,
-            replicas=self._replicas,
+            replicas=replicas,
+            partition_changed=partition_changed,
+        )
+        self._leaving = Leaving(
+            self._assignments,
+            logs=logs,
+            replicas=replicas,
+            following=following,
+            old_logs=old_logs,
+            clock=clock,
             partition_changed=partition_changed,
         )
         self._newest: TopicsImage | None = None
@@ -187,41 +204,78 @@ class ReplicaManager:
         """Brings the logs in line with ``image``; returns False when something is to be tried
         again."""
         for record in image.removed_since(self._applied):
-            gone = self._assignments.led_here(record)
-            self._removal.remove_or_keep(record, gone, before=self._applied, now=image)
-            for topic_partition in gone:
-                self._notify(topic_partition)
+            self._remove(record, image)
         self._applied = image
+        moving = self._assignments.moving_here(image.topics.values())
         done = self._removal.remove_deleted(image.topics)
         try:
-            states = self._states_to_lead(image.topics.values())
-            decided = decided_shares(self._writers.pending().states) if states else {}
-            assigned = [
-                Assigned(topic_partition, record, states.get(topic_partition))
-                for record in image.topics.values()
-                for topic_partition in self._assignments.led_here(record)
-            ]
-            for start in range(0, len(assigned), MAX_CLAIMS):
-                if self.thread.stopping.is_set() or self._replicas.term is not term:
-                    return False
-                some = assigned[start : start + MAX_CLAIMS]
-                done = self._leadership.take(some, decided, term) and done
+            done = self._take(image, term) and done
+            done = self._leaving.leave(image, moving) and done
         except CoordinationError as error:
             logger.warning("Not all partitions can be led yet, trying again: %s", error)
             return False
-        self._log_held()
+        if self._replicas.term is term:
+            self._following.want(
+                {
+                    topic_partition: each
+                    for topic_partition, each in moving.items()
+                    if self._replicas.get(topic_partition).state in _MAY_FOLLOW
+                }
+            )
+        self._log_held(moving)
+        return done
+
+    def _remove(self, record: TopicRecord, image: TopicsImage) -> None:
+        """Removes or keeps what is here of a topic that is gone."""
+        led = {*self._assignments.led_here(record)}
+        gone = [
+            topic_partition
+            for partition in record.partitions
+            if (topic_partition := TopicPartition(record.name, partition)) in led
+            or self._replicas.get(topic_partition).state is not ReplicaState.ABSENT
+        ]
+        for topic_partition in gone:
+            self._following.release(topic_partition)
+        if self._removal.remove_or_keep(record, gone, before=self._applied, now=image):
+            self._old_logs.topic_deleted(record.topic_id)
+        for topic_partition in gone:
+            self._notify(topic_partition)
+
+    def _take(self, image: TopicsImage, term: object) -> bool:
+        """Leads what is assigned here. Raises CoordinationError."""
+        done = True
+        states = self._states_to_lead(image.topics.values())
+        decided = decided_shares(self._writers.pending().states) if states else {}
+        for topic_partition in states:
+            self._following.release(topic_partition)
+        assigned = [
+            Assigned(topic_partition, record, states.get(topic_partition))
+            for record in image.topics.values()
+            for topic_partition in self._assignments.led_here(record)
+        ]
+        for start in range(0, len(assigned), MAX_CLAIMS):
+            if self.thread.stopping.is_set() or self._replicas.term is not term:
+                return False
+            some = assigned[start : start + MAX_CLAIMS]
+            done = self._leadership.take(some, decided, term) and done
         return done
 
     def _hold_all(self) -> None:
+        for topic_partition in self._following.followed():
+            self._following.release(topic_partition)
+        self._following.want({})
         for each in self._logs.logs():
             self._logs.pause_deletion(each.topic_partition, topic_id=each.topic_id)
 
-    def _log_held(self) -> None:
+    def _log_held(self, moving: Collection[TopicPartition]) -> None:
         refused = self.refused()
         held = sorted(
-            each.topic_partition
+            where
             for each in self._logs.logs()
-            if each.deletion_paused and each.topic_partition not in refused
+            if each.deletion_paused
+            and (where := each.topic_partition) not in refused
+            and where not in moving
+            and self._replicas.get(where).state is not ReplicaState.MOVED
         )
         if held and held != self._logged_held:
             logger.warning(

@@ -35,9 +35,10 @@ class TopicRemoval:
         *,
         before: TopicsImage,
         now: TopicsImage,
-    ) -> None:
+    ) -> bool:
         """Stops serving ``partitions`` of a topic that was in the image ``before`` and is not in
-        the one of ``now``; has their logs removed if the topic was deleted."""
+        the one of ``now``; has their logs removed if the topic was deleted. Returns whether it
+        was."""
         kept = _why_kept(record, before, now)
         event = ReplicaEvent.DELETE if kept is None else ReplicaEvent.KEEP
         for topic_partition in partitions:
@@ -50,6 +51,7 @@ class TopicRemoval:
                     topic_partition,
                     kept,
                 )
+        return kept is None
 
     def remove_deleted(self, topics: Mapping[str, TopicRecord]) -> bool:
         """Removes the logs of deleted topics; returns False when the disk refuses one, for now."""

@@ -167,7 +167,8 @@ class PartitionStates:
                     continue
                 new[topic_partition] = PartitionState(
                     leader=broker_id,
-                    leader_epoch=0 if now is None else now.leader_epoch + 1,
+                    leader_epoch=max(claim.after_epoch, -1 if now is None else now.leader_epoch)
+                    + 1,
                     in_sync=[broker_id],
                     end=_later(claim.end, None if now is None else now.end),
                     replicas={broker_id: claim.log_id} if claim.log_id else {},

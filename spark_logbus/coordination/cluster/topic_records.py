@@ -41,12 +41,15 @@ class TopicRecord:
 @dataclass(frozen=True, slots=True)
 class LeadershipClaim:
     """A partition that a broker is to lead. ``topic_id`` is of the topic that is meant, None: of
-    any; ``end`` is how far the broker's log has come on disk, ``log_id`` the id of that log."""
+    any; ``end`` is how far the broker's log has come on disk, ``log_id`` the id of that log. Its
+    new leader epoch comes after ``after_epoch``, the last in that log, also where ZooKeeper was
+    restored from a state that knows less."""
 
     topic_partition: TopicPartition
     topic_id: str | None = None
     end: int | None = None
     log_id: str = ""
+    after_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from spark_logbus.broker import (
     CompactionConfig,
     LoggingConfig,
     MetricsConfig,
+    MovesConfig,
     NetworkConfig,
     load_broker_config,
 )
@@ -35,7 +36,10 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
     config = load_broker_config(SAMPLE)
     assert config == BrokerConfig(id=1, data_dir=Path("data/broker-1"))
     text = SAMPLE.read_text()
-    kinds = (BrokerConfig, NetworkConfig, LogConfig, CompactionConfig, MetricsConfig, LoggingConfig)
+    kinds = (
+        BrokerConfig, NetworkConfig, LogConfig, CompactionConfig, MovesConfig, MetricsConfig,
+        LoggingConfig,
+    )  # fmt: skip
     for kind in kinds:
         for key in (field.name for field in dataclasses.fields(kind) if not field.metadata):
             assert f"{key} = " in text or f"[{key}]" in text, f"{key} is not in {SAMPLE}"
@@ -54,6 +58,7 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         (GOOD + "writer_retention_ms = 1", "writer_retention_ms must be at least 3600000, got 1"),
         (GOOD + "prot = 1", "Unknown key 'prot' .* did you mean 'port'"),
         (GOOD + "log = 5", "'log' is a table of its own"),
+        (GOOD + "[moves]\nretention_ms = -1", "retention_ms must be 0 to 1125899906842624, got -1"),
         (GOOD + "[network]\nthreads = 0", "threads must be 1 to 1024, got 0"),
         (GOOD + "[network]\nthreads = 2000", "threads must be 1 to 1024, got 2000"),
         (GOOD + "[network]\nmax_frame_bytes = 4294967296", "max_frame_bytes must be"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.replica.manager import sole_replica
+from spark_logbus.broker.replica.watermark import sole_replica
 from spark_logbus.errors import (
     BrokerShuttingDownError,
     ConfigError,

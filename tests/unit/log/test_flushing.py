@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.replica.manager import sole_replica
+from spark_logbus.broker.replica.watermark import sole_replica
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import LogConfig, LogDirectory
 from spark_logbus.log.config import FlushPolicy

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.replica.manager import sole_replica
+from spark_logbus.broker.replica.watermark import sole_replica
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import LogbusError, PartitionOfflineError, UnknownTopicError
 from spark_logbus.log import LogConfig, LogDirectory, LogSlice, PartitionLog

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.data_directory import BROKER_FILES, claim_identity
-from spark_logbus.broker.replica.manager import sole_replica
+from spark_logbus.broker.replica.watermark import sole_replica
 from spark_logbus.errors import ConfigError
 from spark_logbus.log import LogConfig, LogDirectory
 from tests.builders.record_batches import record_batch

@@ -15,12 +15,20 @@ import pytest
 
 from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.broker.replica import manager as module
+from spark_logbus.broker.replica.following import Following as FollowingLeaders
 from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.broker.replica.old_logs import OldLogs
+from spark_logbus.broker.replica.states import Replicas
+from spark_logbus.broker.replica.watermark import HighWatermarks
+from spark_logbus.clock import SystemClock
+from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.moves import PartitionMoves
 from spark_logbus.coordination.cluster.partition_states import LeadResult, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     TopicRecord,
 )
+from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.coordination.writes.decisions import WriterState
 from spark_logbus.coordination.writes.writers import PendingWrites, WriterRegistry
@@ -35,7 +43,7 @@ from spark_logbus.log import PartitionLog
 from spark_logbus.log.disk.filesystem import OSFileSystem
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
-from spark_logbus.zookeeper import CorruptNodeError
+from spark_logbus.zookeeper import CorruptNodeError, Session
 from tests.fakes.broker_parts import T0, T1, Logs, logs_in, record_batch
 from tests.fakes.log_directory import ensure_one
 from tests.helpers import wait_until
@@ -143,11 +151,39 @@ class Following:
         self.writers = Writers()
         self.session_id = 1
         self.moved: list[TopicPartition] = []
+        self.watermarks, replicas = HighWatermarks(), Replicas()
+        states = cast(PartitionStates, self.topics)
+        self.following = FollowingLeaders(
+            1,
+            logs=logs.directory,
+            states=states,
+            moves=cast(PartitionMoves, self.topics),
+            replicas=replicas,
+            watermarks=self.watermarks,
+            address=lambda _: None,
+            free_bytes=lambda: 1 << 40,
+            reserve_bytes=0,
+            clock=SystemClock(),
+        )
+        self.old_logs = OldLogs(
+            1,
+            logs=logs.directory,
+            topics=cast(TopicRegistry, self.topics),
+            states=states,
+            brokers=cast(BrokerRegistry, self.topics),
+            session=cast(Session, self.topics),
+            clock=logs.clock,
+            retention_ms=3_600_000,
+        )
         self.replica_manager = ReplicaManager(
             1,
             logs=logs.directory,
-            states=cast(PartitionStates, self.topics),
+            states=states,
             writers=cast(WriterRegistry, self.writers),
+            replicas=replicas,
+            following=self.following,
+            old_logs=self.old_logs,
+            clock=logs.clock,
             partition_changed=self.moved.append,
         )
         self.replica_manager.thread.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.replica.manager import sole_replica
+from spark_logbus.broker.replica.watermark import sole_replica
 from spark_logbus.cli.app import app
 from spark_logbus.cli.output import console
 from spark_logbus.cli.server.clocks import tell_of_clocks
