@@ -89,7 +89,12 @@ class MetadataHandler:
         led = self._replica_manager.find(TopicPartition(record.name, partition)) if ends else None
         move = _move(record, partition)
         if led is not None and move is not None and (found := self._followers.progress(led)):
-            move = msgspec.structs.replace(move, **found._asdict())
+            move = msgspec.structs.replace(
+                move,
+                copied_bytes=found.copied_bytes,
+                total_bytes=found.total_bytes,
+                quiet_ms=found.quiet_ms,
+            )
         if led is None or led.log.topic_id != record.topic_id:
             return PartitionInfo(partition, leader, epoch, move=move)
         known, offline = led.log.ends(), led.log.offline
