@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -187,3 +188,26 @@ def test_joined_record_batches_stay_below_their_size() -> None:
     batches, _ = rewritten(0, 20, pieces)
     assert 3 <= len(batches) <= 4
     assert all(header.size <= JOIN_BYTES + 1000 for header, _ in batches)
+
+
+def in_epoch(data: memoryview, epoch: int) -> memoryview:
+    stamp(data, base_offset=verify(data).base_offset, leader_epoch=epoch, append_time_us=NOW_US)
+    return data
+
+
+def test_each_has_the_epoch_of_the_last_one_that_it_stands_for() -> None:
+    """A follower goes by it: lower, it would take its log for one that has diverged."""
+    for kinds in itertools.product("wpog", repeat=4):
+        steps: list[BatchInfo] = []
+        for number, kind in enumerate(kinds):
+            data = in_epoch(original(10 * number, 10), 1 + 2 * number)
+            if kind == "g":
+                steps.append(Gone((verify(data),)))
+            elif kind == "p":
+                steps.append(part(data, 10 * number + 3))
+            else:
+                steps.append(whole(data) if kind == "w" else opaque(data))
+        batches, _ = rewritten(0, 40, steps)
+        assert batches[-1][0].next_offset == 40
+        for header, _ in batches:
+            assert header.leader_epoch == 1 + 2 * ((header.next_offset - 1) // 10), kinds
