@@ -324,6 +324,9 @@ class LogDirectory:
             name = names.stray_directory if keep_files else names.deleted_directory
             self._set_aside_other(topic_partition, wanted.topic_id)
             moved = self._set_aside(topic_partition, wanted.topic_id, name)
+            for known in (self._failed, self._missing, self._checkpoints):
+                known.pop(topic_partition, None)
+            self._write_checkpoint()  # or the next start would take the new one for an older copy
             log = self._take(self._directories.create(spec), spec)
         self._checkpoint_or_warn()
         left = f"; the old one was moved to {moved}" if moved and keep_files else ""

@@ -28,6 +28,7 @@ from spark_logbus.log.epochs import LeaderEpochs
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.retention import expired_segments
 from spark_logbus.log.segment.index_file import save_index
+from spark_logbus.log.segment.lookup import DamageFoundError
 from spark_logbus.log.segment.segment import SealedSegment, delete_segment
 from spark_logbus.log.staging.publishing import PartitionPublishing
 from spark_logbus.log.staging.staged_file import StagedFile
@@ -349,16 +350,17 @@ class PartitionLog:
     def read_as_replica(self, offset: int, *, max_bytes: int) -> LogSlice | None:
         """The record batches from the one that holds ``offset`` on, for another replica.
 
-        Like ``read``, but up to the end of what is written: beyond the high watermark, and beyond
-        where that is held back for an atomic write, for the replica's own watermark hides what is
-        not to be seen. Where the log has nothing for a replica, ``lost_at`` says how far.
+        Like ``read``, but from ``first_offset`` on, up to the end of what is written: beyond the
+        high watermark, and beyond where that is held back for an atomic write, for the replica's
+        own watermark hides what is not to be seen. Where the log has nothing for a replica,
+        ``lost_at`` says how far.
         """
 
         def look_up(view: LogView) -> LogSlice | None:
-            if not view.log_start_offset <= offset <= view.high_watermark:
+            if not view.base_offsets[0] <= offset <= view.high_watermark:
                 raise OffsetOutOfRangeError(
                     f"Offset {offset} of {self.topic_partition} is out of range for a replica: "
-                    f"expected {view.log_start_offset} to {view.high_watermark}."
+                    f"expected {view.base_offsets[0]} to {view.high_watermark}."
                 )
             if offset == view.high_watermark:
                 return None
@@ -379,12 +381,31 @@ class PartitionLog:
             view_of=self._writer.written_view,
         )
 
+    @property
+    def first_offset(self) -> int:
+        """Offset at which a replica's log is to begin, with the record batch that holds the start.
+
+        A start that a leader gave may lie within one that was joined here. Raises StorageError.
+        """
+
+        def look_up(view: LogView) -> int:
+            start = view.log_start_offset
+            is_there = start < view.high_watermark and self.lost_at(start) is None
+            if start == view.base_offsets[0] or not is_there:
+                return start
+            try:
+                return view.boundary_at(start, view.visible_position).offset
+            except DamageFoundError:
+                raise NewDamageError(view.segment_of(start)) from None
+
+        return self._look_up(look_up, None, view_of=self._writer.written_view)
+
     def lost_at(self, offset: int) -> LostOffsets | None:
         """The offsets around ``offset`` of which this log has no record: they were given up, or are
         known to be damaged on disk. None if there are none."""
         view = self._state.view
         lost = view.lost_at(offset)
-        if lost is not None or not view.log_start_offset <= offset < self._writer.tail.end_offset:
+        if lost is not None or not view.base_offsets[0] <= offset < self._writer.tail.end_offset:
             return lost
         for damage in view.segments[bisect_right(view.base_offsets, offset) - 1].damaged:
             if damage.start <= offset < damage.end:

@@ -65,7 +65,7 @@ def catch_up(log: PartitionLog, leader: PartitionLog) -> None:
             break
         log.append_as_follower(memoryview(bytearray(found.read())))
     log.flush()
-    log.start_from(leader.ends().log_start_offset)
+    log.start_from(leader.first_offset)
 
 
 # -- what a replica reads -----------------------------------------------------------------
@@ -91,6 +91,36 @@ def test_it_is_told_the_range_that_there_is(leader: Broker, offset: int) -> None
     assert leader.log().start_from(8)
     with pytest.raises(OffsetOutOfRangeError, match="for a replica: expected 8 to 28"):
         leader.log().read_as_replica(offset, max_bytes=100)
+
+
+def test_a_replica_begins_with_the_record_batch_that_holds_the_start(leader: Broker) -> None:
+    leader.append(*(two_records() for _ in range(14)), flush=False)
+    log = leader.log()
+    leader.directory.maintain()
+    assert log.first_offset == 0
+    for start, first in ((8, 8), (9, 8), (11, 10), (12, 12), (24, 24)):
+        log.start_from(start)
+        assert log.ends().log_start_offset == start
+        assert log.first_offset == first
+        assert as_replica(log, first)[0] == first
+    log.flush()
+    log.go_on_at(100)
+    log.start_from(50)  # within what was lost
+    assert log.first_offset == 50
+    assert log.lost_at(50) == LostOffsets(28, 100)
+    log.start_from(100)
+    assert log.first_offset == 100
+
+
+def test_a_start_within_what_is_damaged_is_passed_over(leader: Broker) -> None:
+    leader.append(*(two_records() for _ in range(6)))
+    with (leader.log_path() / f"{0:020d}.log").open("r+b") as file:
+        file.seek(512)
+        file.write(b"\xff" * 80)
+    log = leader.log()
+    log.start_from(3)
+    assert log.first_offset == 3
+    assert log.lost_at(3) == LostOffsets(2, 4)
 
 
 def test_records_of_a_write_that_is_being_published_are_sent(leader: Broker) -> None:
