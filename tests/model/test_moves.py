@@ -14,6 +14,8 @@ from tests.model.rules import (
 
 pytestmark = pytest.mark.long
 
+SLOW = [pytest.mark.slow, pytest.mark.timeout(3_600)]
+
 THREE = "{a, b, c}"
 
 RULES = [
@@ -62,9 +64,9 @@ def test_each_rule_of_moves_is_broken_in_turn() -> None:
         ({"Moves": 2}, 5_000),
         ({"Moves": 1, "Faults": 2}, 5_000),
         ({"Records": 0, "Staging": True, "Brokers": THREE}, 5_000),
-        pytest.param({"Records": 2, "Faults": 2}, 50_000, marks=pytest.mark.slow),
-        pytest.param({"Faults": 2, "Moves": 3, "Staging": True}, 50_000, marks=pytest.mark.slow),
-        pytest.param({"Brokers": THREE, "Faults": 2}, 50_000, marks=pytest.mark.slow),
+        pytest.param({"Records": 2, "Faults": 2}, 50_000, marks=SLOW),
+        pytest.param({"Faults": 2, "Moves": 3, "Staging": True}, 50_000, marks=SLOW),
+        pytest.param({"Brokers": THREE, "Faults": 2}, 50_000, marks=SLOW),
     ],
     ids=str,
 )
