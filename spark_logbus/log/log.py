@@ -551,7 +551,7 @@ class PartitionLog:
         return True
 
     def checkpoint(self) -> LogCheckpoint:
-        # In this order: both only rise, so the start is never beyond the end.
+        # In this order: the start only rises, and the end never falls to before what the start was.
         start = self._state.view.log_start_offset
         return LogCheckpoint(self.topic_partition, self.topic_id, start, self.flushed_end)
 

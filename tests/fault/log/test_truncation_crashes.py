@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from spark_logbus.errors import OutOfOrderSequenceError, UnknownProducerError
 from spark_logbus.log import LogConfig, PartitionLog
 from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch
-from tests.fakes.disk import NOTHING, PowerCutError, SimulatedDisk, Survival
+from tests.fakes.disk import NOTHING, AllSurvives, PowerCutError, SimulatedDisk, Survival
 from tests.fakes.log_directory import Broker, SlowFollower, batches_from
 from tests.fault.log.test_crash_points import SURVIVALS
 
@@ -135,6 +136,56 @@ def crash_at_every_operation(case: str, survivals: Sequence[Callable[[], Surviva
             check_producers(broker.log(), kept)
             at += 1
         assert at > 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_truncation_that_a_crash_cut_short_leaves_a_sound_log(case: str) -> None:
+    prepare, end = CASES[case]
+    for survival in SURVIVALS[::3]:
+        at, done = 0, False
+        while not done:
+            broker = prepare()
+            disk = broker.files
+            assert isinstance(disk, SimulatedDisk)
+            disk.cut_power_at = len(disk.operations) + at
+            at += 1
+            try:
+                broker.log().truncate_to(end, below_watermark=True)
+                done = True
+            except PowerCutError:
+                pass
+            disk.crash(survival())
+            broker.start()
+            if broker.log().damaged:
+                continue  # what was not flushed before, and is cut off by who follows
+            kept = read_all(broker)
+            go_on(broker.log(), broker.log().ends().log_end_offset)
+            disk.crash(NOTHING)
+            broker.start()
+            assert read_all(broker) == [*kept, 0, *range(101, 100 + 2 * COUNT)]
+            check_producers(broker.log(), kept)
+
+
+def test_no_index_of_what_was_cut_off_comes_back() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=replace(CONFIG, index_interval_bytes=128))
+
+    def batches(*sizes: int) -> None:
+        for size in sizes:
+            broker.append(record_batch(1, payload=bytes(size)))
+        broker.clock.advance(60)
+        broker.directory.maintain()  # the checkpoint knows of them
+
+    batches(48, 48, 400, 400)
+    disk.crash(AllSurvives())  # the first segment's index is on disk
+    broker.start()
+    assert broker.log().truncate_to(1, below_watermark=True) == 1
+    batches(400, 48, 400)  # as many bytes as before, and not in the same places
+    disk.crash(NOTHING)
+    broker.start()
+    for offset in range(4):
+        assert next(batches_from(broker.log(), offset))[0].base_offset == offset
+    assert broker.log().damaged == ()
 
 
 def check_producers(log: PartitionLog, kept: list[int]) -> None:
