@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
@@ -338,6 +339,31 @@ def test_a_write_that_was_cut_in_half_is_published_whole(tmp_path: Path) -> None
         *((2, sequence) for sequence in range(15)),
     ]
     assert log.ends().high_watermark == log.ends().log_end_offset == 32
+
+
+def test_publishing_and_truncations_take_turns(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=1024, index_interval_bytes=256, retention_ms=None)
+    log = Broker(tmp_path / "data", config=config).log()  # a chunk is as long as a segment
+    decided = share(120, 1, 2)
+    for task in (1, 2):
+        stage(log, attempt(task), *[1] * 60)
+    with ThreadPoolExecutor(1) as pool:
+        cuts: list[Future[int]] = []
+
+        def cut() -> None:
+            if len(cuts) < 2:
+                cuts.append(pool.submit(log.truncate_to, 2))
+                wait(cuts, timeout=0.2)  # it comes in between here, if it may
+
+        log.when_written(cut)
+        end = log.publishing.publish(decided, leader_epoch=1)
+        assert end == 120
+        assert [each.result() for each in cuts] == [2, 2]
+        log.when_written(None)
+    with pytest.raises(NotLeaderError, match="2 are left"):
+        log.publishing.finish(decided.write)
+    publish(log, decided)
+    assert producers_in(log) == [(task, number) for task in (1, 2) for number in range(60)]
 
 
 def test_a_write_all_of_which_was_cut_conceals_nothing(tmp_path: Path) -> None:
