@@ -175,8 +175,6 @@ class ReplicateHandler:
             return None
         for wanted, result in zip(request.partitions, results, strict=True):
             sent = result.length + sum(each.length for each in result.staged)
-            if sent:
-                self._metrics.replicated(wanted.topic, sent)
             self._followers.sent(TopicPartition(wanted.topic, wanted.partition), sent)
         return Response(encode_response(ReplicateResponse(results)), slices)
 

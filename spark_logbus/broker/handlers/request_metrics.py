@@ -31,7 +31,6 @@ class RequestMetrics:
         self._lock = threading.Lock()
         self._errors: dict[tuple[str, str], Counter] = {}
         self._bytes_out: dict[str, Counter] = {}
-        self._bytes_replicated: dict[str, Counter] = {}
 
     def answered(self, api: Api | None, answer: Answer, began: float) -> Answer:
         """``answer``, which is measured when it is there; ``began`` is a time of ``now``."""
@@ -49,10 +48,6 @@ class RequestMetrics:
     def sent(self, topic: str, size_bytes: int) -> None:
         """Record batches of ``topic`` that answer a fetch."""
         self._counter(self._bytes_out, topic).add(size_bytes)
-
-    def replicated(self, topic: str, size_bytes: int) -> None:
-        """Bytes of ``topic``, in its logs or staged, that answer a follower."""
-        self._counter(self._bytes_replicated, topic).add(size_bytes)
 
     def errors(self) -> dict[tuple[str, str], int]:
         """Counts of errors by API and kind of error."""

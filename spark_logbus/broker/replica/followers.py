@@ -79,10 +79,17 @@ class Follower:
     rate: float = 0.0
     sent_bytes: int = 0
     sent_at: float = 0.0
+    was_near: bool = False  # when it told the last time before
 
     @property
     def is_near(self) -> bool:
+        """True if it lacks little, by its size or by the time that it takes to copy it."""
         return self.lacking_bytes <= max(_LITTLE_BYTES, self.rate * _LITTLE_S)
+
+    @property
+    def is_ready(self) -> bool:
+        """True if it is near for the second time: then what it lacks is what has just come."""
+        return not self.lacking_bytes or (self.is_near and self.was_near)
 
 
 class Progress(NamedTuple):
@@ -125,7 +132,10 @@ class Followers:
                     rate = last if not rate else rate + _SMOOTHING * (last - rate)
                 rests = lacking_bytes and not copy.is_beyond(before.copy)
                 follower = replace(
-                    follower, rate=rate, got_on_at=before.got_on_at if rests else now
+                    follower,
+                    rate=rate,
+                    got_on_at=before.got_on_at if rests else now,
+                    was_near=before.is_near,
                 )
             self._followers[topic_partition] = follower
             self._told.notify_all()

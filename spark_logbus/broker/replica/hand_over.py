@@ -50,12 +50,16 @@ logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 1.0
 _DOUBT_EVERY_S: Final = 0.2
-# A follower that lacks little has it in some tens of milliseconds; a pause that writers hardly
-# notice is all that they are asked for.
-_LONGEST_PAUSE_S: Final = 2.0
+# A follower that lacks little has it in some tens of milliseconds. One that does not, because its
+# disk is slow or it is gone, costs writers this pause, and less and less often.
+_LONGEST_PAUSE_S: Final = 1.0
+# Then they are refused, which costs them more than to wait, but holds up nobody else.
+_LONGEST_WAIT_S: Final = 4.0
+# One that follows tells something twice as often.
+_FRESH_S: Final = 1.0
 # To wait for a publication that is under way, while everything else goes on.
 _PUBLICATION_S: Final = 0.2
-_RETRY: Final = Backoff(first_ms=500, max_ms=10_000)
+_RETRY: Final = Backoff(first_ms=500, max_ms=60_000)
 
 #: The move of a partition of the topic with that id, if one stands as far as this broker knows.
 StandingMove = Callable[[TopicPartition, str], MovePayload | None]
@@ -122,11 +126,17 @@ class HandOvers:
         self._holds.let_go_all()
 
     def _told(self, follower: Follower) -> None:
-        if follower.is_near and self._is_due(follower.led.log.topic_partition):
+        if self._is_due(follower):
             self.thread.wake()
 
-    def _is_due(self, topic_partition: TopicPartition) -> bool:
-        return self._clock.monotonic() >= self._not_before.get(topic_partition, -1.0)
+    def _is_due(self, follower: Follower) -> bool:
+        """True if the lead may go to the follower now, for all that it has told."""
+        now = self._clock.monotonic()
+        return (
+            follower.is_ready
+            and now - follower.told_at <= _FRESH_S
+            and now >= self._not_before.get(follower.led.log.topic_partition, -1.0)
+        )
 
     # -- looking --------------------------------------------------------------------------
 
@@ -140,7 +150,7 @@ class HandOvers:
                 self._followers.forget(topic_partition)
                 self._not_before.pop(topic_partition, None)
                 self._failures.pop(topic_partition, None)
-            elif follower.is_near and self._is_due(topic_partition) and self._may_begin():
+            elif self._is_due(follower) and self._may_begin():
                 self._try(follower)
         self._followers.forget_handed_over()
         return _DOUBT_EVERY_S if self._doubts else _LOOK_EVERY_S
@@ -178,7 +188,7 @@ class HandOvers:
             return
         began = self._clock.monotonic()
         hold = self._holds.begin(topic_partition)
-        too_long = threading.Timer(2 * _LONGEST_PAUSE_S, hold.let_go)
+        too_long = threading.Timer(_LONGEST_WAIT_S, hold.let_go)
         too_long.daemon = True
         too_long.start()
         try:

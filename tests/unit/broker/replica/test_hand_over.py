@@ -214,10 +214,12 @@ def test_a_follower_that_has_not_everything_in_time_is_tried_again_later(
     handing.tell(4)
     handing.look()
     assert not handing.moves.done, "writers are left in peace for a while"
-    handing.logs.clock.advance(1)
+    handing.logs.clock.advance(1.5)
+    handing.look()
+    assert handing.hand_overs.given_up.value == 1, "one that says nothing is not waited for"
+    handing.tell(4)
     handing.look()
     assert handing.moves.done[0].end == 4
-    assert handing.hand_overs.given_up.value == 1
 
 
 def test_a_follower_that_lacks_much_pauses_nobody(handing: HandingOver) -> None:
@@ -226,6 +228,30 @@ def test_a_follower_that_lacks_much_pauses_nobody(handing: HandingOver) -> None:
     handing.look()
     assert handing.hand_overs.pauses.read().cumulative[-1] == 0
     assert handing.leads
+
+
+def test_a_follower_that_lacks_a_little_is_given_time_for_it_first(handing: HandingOver) -> None:
+    handing.append(3)
+    handing.tell(1, lacking_bytes=1 << 20)
+    handing.look()
+    assert handing.hand_overs.pauses.read().cumulative[-1] == 0
+    handing.tell(3, lacking_bytes=100)  # of what came since, say
+    handing.look()
+    assert handing.moves.done
+
+
+def test_a_fast_follower_lacks_little_at_any_size(handing: HandingOver) -> None:
+    size = 100 << 20
+    for _ in range(2):
+        handing.tell(0, lacking_bytes=size)
+        handing.followers.sent(T0, size)
+        handing.logs.clock.advance(0.2)
+    handing.tell(0, lacking_bytes=size - 1)
+    handing.tell(0, lacking_bytes=size - 1)
+    follower = handing.followers.find(handing.led)
+    assert follower is not None
+    assert follower.rate == pytest.approx(5 * size)
+    assert follower.is_ready
 
 
 def test_the_last_of_it_may_come_during_the_pause(handing: HandingOver) -> None:
