@@ -26,6 +26,7 @@ from spark_logbus.broker.monitoring.health import Health, SessionWatch
 from spark_logbus.broker.monitoring.moves import MovesHere
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.hand_over import HandOverStats
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
@@ -44,6 +45,7 @@ class MetricSources:
     metadata_cache: MetadataCache
     followers: Followers
     moves: MovesHere
+    hand_overs: HandOverStats
     publisher: Publisher
     requests: RequestMetrics
     network: Network | None = None  # until the port is bound
@@ -175,6 +177,14 @@ METRICS: tuple[Metric, ...] = (
            _one(lambda s: len(s.moves.stuck()))),
     Metric("move_sent_bytes", _COUNTER, "Bytes of logs that were sent to new brokers.", (),
            _one(lambda s: s.followers.sent_bytes.value)),
+    Metric("hand_overs", _COUNTER, "Partitions whose lead was handed over to another broker.", (),
+           _one(lambda s: s.hand_overs.done.value)),
+    Metric("hand_overs_put_off", _COUNTER,
+           "Hand-overs that were tried and are tried again later; the log of the broker says why.",
+           (), _one(lambda s: s.hand_overs.put_off.value)),
+    Metric("hand_over_seconds", _HISTOGRAM,
+           "How long partitions took no appends while their lead was handed over.", (),
+           _one(lambda s: s.hand_overs.pauses.read())),
     # -- topics
     _topic_in("topic_bytes_in", "Bytes of record batches that were appended.",
               lambda log: log.appended.size_bytes),

@@ -16,6 +16,7 @@ from spark_logbus.broker.monitoring.metrics import Pages
 from spark_logbus.broker.monitoring.moves import MovesHere
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.hand_over import HandOverStats
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
@@ -41,6 +42,7 @@ class Monitoring:
         replica_manager: ReplicaManager,
         metadata_cache: MetadataCache,
         followers: Followers,
+        hand_overs: HandOverStats,
         publisher: Publisher,
         requests: RequestDispatcher,
         request_metrics: RequestMetrics,
@@ -69,6 +71,7 @@ class Monitoring:
             metadata_cache=metadata_cache,
             followers=followers,
             moves=moves,
+            hand_overs=hand_overs,
             publisher=publisher,
             requests=request_metrics,
             session=session,

@@ -71,6 +71,13 @@ class _Outcome(enum.Enum):
     UNKNOWN = "unknown"
 
 
+class HandOverStats:
+    """Counts of hand-overs, and how long partitions took nothing, in seconds."""
+
+    def __init__(self) -> None:
+        self.done, self.put_off, self.pauses = Counter(), Counter(), Histogram()
+
+
 class HandOvers:
     """Hands over partitions one after the other, on a thread of its own. The broker starts and
     stops ``thread``; the rest is its alone, but for ``end_waiting``.
@@ -108,10 +115,7 @@ class HandOvers:
         self._not_before: dict[TopicPartition, float] = {}
         self._failures: dict[TopicPartition, int] = {}
         self._doubts: dict[TopicPartition, tuple[LeaderPartition, HandOver]] = {}
-        #: Hand-overs that were done, and those that were tried and given up for a while.
-        self.done, self.given_up = Counter(), Counter()
-        #: How long partitions took nothing, in seconds.
-        self.pauses = Histogram()
+        self.stats = HandOverStats()
         self.thread = Periodic(
             "hand-overs",
             self._look,
@@ -197,7 +201,7 @@ class HandOvers:
             too_long.cancel()
             if topic_partition not in self._doubts:
                 self._holds.end(topic_partition)
-                self.pauses.observe(self._clock.monotonic() - began)
+                self.stats.pauses.observe(self._clock.monotonic() - began)
 
     def _hand_over(self, led: LeaderPartition, follower: Follower, hold: Hold) -> None:
         log, to = led.log, follower.copy.broker_id
@@ -310,14 +314,14 @@ class HandOvers:
         self._not_before.pop(topic_partition, None)
         self._failures.pop(topic_partition, None)
         self._changed(topic_partition)
-        self.done.add()
+        self.stats.done.add()
         logger.info(
             "Handed over %s to broker %d at offset %d.",
             topic_partition, lead.to, lead.end, extra=fields_about(topic_partition),
         )  # fmt: skip
 
     def _failed(self, topic_partition: TopicPartition, why: str) -> None:
-        self.given_up.add()
+        self.stats.put_off.add()
         logger.info(
             "%s is handed over later: %s", topic_partition, why, extra=fields_about(topic_partition)
         )

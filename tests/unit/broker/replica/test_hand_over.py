@@ -149,7 +149,7 @@ def test_the_lead_goes_to_a_follower_that_has_everything_on_its_disk(handing: Ha
     log.when_flushed(3, outcomes.append)
     handing.logs.flush()
     assert outcomes == [None], "what the new leader has may be acknowledged"
-    assert handing.hand_overs.done.value == 1
+    assert handing.hand_overs.stats.done.value == 1
 
 
 def test_an_empty_partition_is_handed_over(handing: HandingOver) -> None:
@@ -216,7 +216,7 @@ def test_a_follower_that_has_not_everything_in_time_is_tried_again_later(
     assert not handing.moves.done, "writers are left in peace for a while"
     handing.logs.clock.advance(1.5)
     handing.look()
-    assert handing.hand_overs.given_up.value == 1, "one that says nothing is not waited for"
+    assert handing.hand_overs.stats.put_off.value == 1, "one that says nothing is not waited for"
     handing.tell(4)
     handing.look()
     assert handing.moves.done[0].end == 4
@@ -226,7 +226,7 @@ def test_a_follower_that_lacks_much_pauses_nobody(handing: HandingOver) -> None:
     handing.append(3)
     handing.tell(3, lacking_bytes=(1 << 20) + 1)
     handing.look()
-    assert handing.hand_overs.pauses.read().cumulative[-1] == 0
+    assert handing.hand_overs.stats.pauses.read().cumulative[-1] == 0
     assert handing.leads
 
 
@@ -234,7 +234,7 @@ def test_a_follower_that_lacks_a_little_is_given_time_for_it_first(handing: Hand
     handing.append(3)
     handing.tell(1, lacking_bytes=1 << 20)
     handing.look()
-    assert handing.hand_overs.pauses.read().cumulative[-1] == 0
+    assert handing.hand_overs.stats.pauses.read().cumulative[-1] == 0
     handing.tell(3, lacking_bytes=100)  # of what came since, say
     handing.look()
     assert handing.moves.done
@@ -339,7 +339,7 @@ def test_nothing_is_begun_where_it_could_not_be_ended(handing: HandingOver, why:
         handing.hand_overs.end_waiting()
     handing.look()
     assert not handing.moves.done
-    assert handing.hand_overs.pauses.read().cumulative[-1] == 0
+    assert handing.hand_overs.stats.pauses.read().cumulative[-1] == 0
     assert handing.leads
 
 
@@ -372,7 +372,7 @@ def test_a_publication_that_takes_long_is_waited_for_by_nobody(
         handing.look()
     assert not handing.moves.done
     handing.append()
-    assert handing.hand_overs.given_up.value == 1
+    assert handing.hand_overs.stats.put_off.value == 1
 
 
 def test_a_partition_that_came_back_meanwhile_is_led(handing: HandingOver) -> None:
