@@ -307,12 +307,16 @@ def test_a_hand_over_asks_for_what_is_not_on_the_followers_disk(following: Follo
     answer = waits(following.ask(copy(1)))
     following.holds.end(T0)
     following.followers.hand_over(T0, TOPIC_ID, FOLLOWER)
+    led = following.logs.here.led.pop(T0)
     result = one(answer)
     assert (result.handed_over, result.error) == (True, None)
     assert not one(following.ask(copy(1, topic_id="other"))).handed_over
     following.logs.clock.advance(61)
     following.followers.forget_handed_over()
-    waits(following.ask(copy(1)))
+    assert isinstance(_error(one(following.ask(copy(1)))), NotLeaderError)
+    following.followers.hand_over(T0, TOPIC_ID, FOLLOWER)
+    following.logs.here.led[T0] = led
+    waits(following.ask(copy(1)))  # it came back
 
 
 def test_how_a_copy_gets_on_is_known(following: Following) -> None:
