@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _TELL_EVERY_S: Final = 10.0  # without a terminal
 _STUCK_S: Final = 60.0
+_SHOWN: Final = 20  # moves in a table; --json has all
 
 
 def plan_table(plan: MovePlan) -> Table:
@@ -70,8 +71,8 @@ def moved_so_far(fields: Mapping[str, Any]) -> str:
     return told
 
 
-def moves_table(moves: Iterable[MoveDescription]) -> Table:
-    """Moves of all topics: those that have failed, those that get on, then those that wait."""
+def moves_table(moves: Collection[MoveDescription]) -> Table:
+    """Some moves of all topics: those that have failed, those that get on, then those that wait."""
     rows = Table(
         Column("topic"),
         Column("partition", NUMBER),
@@ -80,11 +81,12 @@ def moves_table(moves: Iterable[MoveDescription]) -> Table:
         Column("copied_bytes", SIZE, "copied"),
         Column("total_bytes", SIZE, "of"),
         Column("state"),
-        title="Moves",
+        title="Moves" if len(moves) <= _SHOWN else f"Moves, {_SHOWN} of {len(moves):,}",
     )
-    for each in sorted(
+    first = sorted(
         moves, key=lambda move: (not move.error, move.copied_bytes is None, move.topic_partition)
-    ):
+    )
+    for each in first[:_SHOWN]:
         row = fields_of_move(each)
         stuck = each.quiet_s >= _STUCK_S
         waits = "waits for its turn" if each.copied_bytes is None else "copying"

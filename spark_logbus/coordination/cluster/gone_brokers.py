@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_logbus.coordination import paths
@@ -30,8 +31,8 @@ class GoneBroker:
 def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBroker:
     """Remove what stands for a broker; only said, not done, unless ``execute``.
 
-    Raises InvalidRequestError for one that lives, or that partitions are assigned to, with what to
-    do; CoordinationError.
+    Raises InvalidRequestError for one that lives, that partitions are assigned to, or to which some
+    are to move, with what to do; CoordinationError.
     """
     live = {each.broker_id: each for each in BrokerRegistry(session).live()}
     path = f"{paths.BROKERS}/{broker_id}"
@@ -45,20 +46,31 @@ def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBro
             f"{broker_id}), and stop it; one that was killed counts until its session has "
             "expired, after zookeeper_session_ms."
         )
-    led = sorted(
+    topics = TopicRegistry(session).all().values()
+    led = [
         TopicPartition(record.name, partition)
-        for record in TopicRegistry(session).all().values()
+        for record in topics
         for partition, brokers in record.partitions.items()
         if broker_id in brokers
-    )
+    ]
+    coming = [
+        TopicPartition(record.name, partition)
+        for record in topics
+        for partition, move in record.moves.items()
+        if broker_id in move.to
+    ]
     if led:
-        more = f" and {len(led) - _SHOWN} more" if len(led) > _SHOWN else ""
         raise InvalidRequestError(
-            f"Broker {broker_id} leads {', '.join(map(str, led[:_SHOWN]))}{more}, which nobody "
+            f"Broker {broker_id} leads {_some(led)}, which nobody "
             "serves without it. Start a broker with its id, with its data, a backup of it or an "
             "empty directory, and give up what is lost (logbus topics give-up); while that runs, "
             f"all it has can be moved away (logbus cluster drain {broker_id}), or some of it "
             "(logbus topics move). Or delete these topics (logbus topics delete)."
+        )
+    if coming:
+        raise InvalidRequestError(
+            f"Broker {broker_id} is to get {_some(coming)}. End these moves first, or send them to "
+            "another broker (logbus topics move TOPIC --cancel)."
         )
     drained = DrainedBrokers(session)
     marked = broker_id in drained.ids()
@@ -76,3 +88,9 @@ def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBro
 
         nodes.repeat(f"forget broker {broker_id}", remove)
     return GoneBroker(broker_id, leftover=node is not None, drained=marked)
+
+
+def _some(partitions: Iterable[TopicPartition]) -> str:
+    named = sorted(partitions)
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    return f"{', '.join(map(str, named[:_SHOWN]))}{more}"

@@ -8,6 +8,9 @@ import pytest
 
 from spark_logbus.coordination.cluster.drained import DrainedBrokers, takers
 from spark_logbus.coordination.cluster.gone_brokers import GoneBroker, forget_broker
+from spark_logbus.coordination.cluster.moves import PartitionMoves
+from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.payloads import MovePayload
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.zookeeper import Session
@@ -65,6 +68,16 @@ def test_a_broker_that_is_forgotten_loses_its_mark(opened: Session) -> None:
     assert drained.ids() == {2}
     assert forget_broker(opened, 2, execute=True) == marked
     assert drained.ids() == set()
+
+
+def test_a_broker_to_which_partitions_are_to_move_is_not_forgotten(opened: Session) -> None:
+    moves = PartitionMoves(opened)
+    TopicRegistry(opened).create("t", partitions=12, brokers=[1], config={})
+    moves.begin("t", {each: MovePayload(to=[2], since_us=1) for each in range(12)})
+    with pytest.raises(InvalidRequestError, match=r"is to get t-0, .*, t-9 and 2 more\. End"):
+        forget_broker(opened, 2, execute=True)
+    moves.cancel("t", range(12))
+    assert forget_broker(opened, 2, execute=True) == GoneBroker(2, leftover=False, drained=False)
 
 
 def test_new_partitions_go_to_the_others() -> None:
