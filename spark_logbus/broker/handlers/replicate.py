@@ -206,10 +206,10 @@ class ReplicateHandler:
         first: bool,
     ) -> _Read:
         log, copy = led.log, _checked(broker_id, wanted)
-        ends = log.ends()
-        result.log_start_offset, result.log_end = ends.log_start_offset, ends.log_end_offset
+        ends, start = log.ends(), log.first_offset
+        result.log_start_offset, result.log_end = start, ends.log_end_offset
         result.high_watermark = ends.high_watermark
-        if copy is None or copy.offset < ends.log_start_offset:
+        if copy is None or copy.offset < start:
             result.remaining_bytes = ends.size_bytes + log.staging.totals.size_bytes
             return _Read(result, settled=True)
         result.diverges = _divergence(log, wanted)

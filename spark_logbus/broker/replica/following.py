@@ -307,6 +307,12 @@ class Following:
                 "directory away while the broker is stopped, if its records are not needed.",
             )
             return None
+        if log.damaged:
+            # A crash tore what was not flushed, and the leader has it: it is copied again.
+            if log.damaged[0].start > log.ends().log_start_offset:
+                log.truncate_to(log.damaged[0].start, below_watermark=True)
+            else:
+                log = self._logs.start_over(_wanted_log(moving), keep_files=True)
         if is_new and not log.ends().log_end_offset:
             self._copies[where] = moving.topic_id
         return log
