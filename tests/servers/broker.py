@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from spark_logbus.broker import Broker, BrokerConfig, MovesConfig, NetworkConfig
+from spark_logbus.broker import Broker, BrokerConfig, CompactionConfig, MovesConfig, NetworkConfig
 from spark_logbus.errors import LogbusError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import LogConfig
@@ -36,6 +36,7 @@ def broker_here(
     network: NetworkConfig | None = None,
     log: LogConfig | None = None,
     moves: MovesConfig | None = None,
+    compaction: CompactionConfig | None = None,
 ) -> Iterator[Broker]:
     """A broker in this process. It keeps nothing of the disk in reserve, unless it is told to."""
     broker = Broker(
@@ -48,6 +49,7 @@ def broker_here(
             network=network or NetworkConfig(),
             log=log or LogConfig(),
             moves=moves or MovesConfig(reserve_bytes=0),
+            compaction=compaction or CompactionConfig(),
         )
     )
     broker.start()

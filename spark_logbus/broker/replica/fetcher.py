@@ -85,6 +85,7 @@ class LeaderFetcher:
             self._round,
             pause_s=math.inf,
             failure=f"The copying from broker {leader} has failed.",
+            at_end=self._disconnect,
         )
 
     def add(self, followed: FollowedLog) -> None:

@@ -86,6 +86,11 @@ class Leaving:
             self._notify(where)
             logger.info("%s has moved to another broker.", where, extra=fields_about(where))
 
+    @property
+    def waits(self) -> bool:
+        """True while a copy that is of no use takes room on the disk."""
+        return bool(self._copies)
+
     # -- logs -----------------------------------------------------------------------------
 
     def _let_go(self) -> bool:

@@ -36,6 +36,7 @@ _MAY_FOLLOW = (
 )  # fmt: skip
 # Between looks at refused partitions: whoever gives one up waits for that.
 _REFUSED_RETRY_S = 2.0
+_COPY_RETRY_S = 1.0  # to delete a copy that takes room, when the leader has noted its end
 _REFUSED_LOOK_S = 0.002  # to look at 10,000 of them takes ZooKeeper about a second
 
 
@@ -196,6 +197,8 @@ class ReplicaManager:
 
     def _pause_s(self) -> float:
         pause_s, refused = _RETRY.pause_s(self._tries), len(self.refused())
+        if self._leaving.waits:
+            pause_s = min(pause_s, _COPY_RETRY_S)
         if not refused:
             return pause_s
         return min(pause_s, _REFUSED_RETRY_S + refused * _REFUSED_LOOK_S)

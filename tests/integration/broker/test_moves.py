@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker import Broker, MovesConfig
+from spark_logbus.broker import Broker, CompactionConfig, MovesConfig
 from spark_logbus.client import (
     Admin,
+    AtomicWrites,
     ClientConfig,
     Cluster,
     Consumer,
     ConsumerConfig,
     Producer,
     ProducerConfig,
+    StagedTask,
+    WriteIdentity,
 )
 from spark_logbus.client.producer.acknowledgements import RecordFuture
 from spark_logbus.log import LogConfig, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, MoveRequest, MoveResponse, PartitionMove
+from spark_logbus.record import RecordBatchHeader
+from spark_logbus.record.stage_id import WRITE_BITS, stage_id
+from tests.fakes.log_directory import batches_from
 from tests.helpers import wait_until
 from tests.servers.broker import broker_here, connect
 
@@ -51,6 +59,7 @@ class Brokers:
                 broker_id=broker_id,
                 log=self.log,
                 moves=self.moves,
+                compaction=CompactionConfig(check_interval_ms=50),
             )
         )
         self._running[broker_id] = stack
@@ -89,6 +98,10 @@ class Brokers:
         move = record.moves.get(where.partition)
         return "" if move is None else move.error
 
+    def copied_bytes(self, where: TopicPartition, broker_id: int) -> int:
+        log = self.brokers[broker_id]._logs.get(where)
+        return 0 if log is None else log.ends().size_bytes
+
     def directories(self, broker_id: int) -> set[str]:
         """Names of the directories of logs, and the suffixes of those that are none any more."""
         names = [each.name for each in (self.directory / str(broker_id)).iterdir() if each.is_dir()]
@@ -121,10 +134,37 @@ def create(brokers: Brokers, cluster: Cluster, name: str = "t", **config: str) -
     return where
 
 
-def fill(cluster: Cluster, where: TopicPartition, count: int, *, start: int = 0) -> None:
-    with Producer(cluster, ProducerConfig(batch_bytes=2_000)) as producer:
+def fill(
+    cluster: Cluster, where: TopicPartition, count: int, *, start: int = 0, padding: int = 0
+) -> None:
+    """Appends numbers, each with so many random bytes as its key."""
+    with Producer(cluster, ProducerConfig(batch_bytes=20 * padding or 2_000)) as producer:
         for number in range(start, start + count):
+            key = secrets.token_bytes(padding) if padding else None
+            producer.send(where.topic, b"%08d" % number, key=key, partition=where.partition)
+
+
+def stage(
+    cluster: Cluster, where: TopicPartition, write: int, attempt: int, numbers: Iterable[int]
+) -> StagedTask:
+    with Producer(cluster, stage_id=stage_id(write, attempt)) as producer:
+        futures = [
             producer.send(where.topic, b"%08d" % number, partition=where.partition)
+            for number in numbers
+        ]
+        for future in futures:
+            future.result(60)
+    return StagedTask(attempt, {where: len(futures)}, 1_000)
+
+
+def held(log: PartitionLog) -> list[bytes]:
+    """Values of all visible records of a log."""
+    data = b"".join(data for _, data in batches_from(log, log.ends().log_start_offset))
+    return re.findall(rb"[0-9]{8}", data)
+
+
+def described(log: PartitionLog) -> list[RecordBatchHeader]:
+    return [header for header, _ in batches_from(log, log.ends().log_start_offset)]
 
 
 def numbers(cluster: Cluster, where: TopicPartition, count: int) -> list[tuple[int, int]]:
@@ -189,3 +229,139 @@ def test_nothing_is_lost_or_twice_while_a_partition_goes_to_and_fro(
         writing.result(60)
     assert [future.result(0).offset for future in sent] == [*range(len(sent))]
     assert numbers(cluster, where, len(sent)) == dense(len(sent))
+
+
+def test_a_cancelled_move_leaves_all_as_it_was(brokers: Brokers, cluster: Cluster) -> None:
+    where = create(brokers, cluster)
+    fill(cluster, where, 2_500, padding=1_000)
+    brokers.move(where, 2, throttle=100_000)
+    wait_until(lambda: brokers.copied_bytes(where, 2) > 0)
+    brokers.move(where, None)
+    wait_until(lambda: brokers.directories(2) == set(), message="no copy to be left")
+    assert brokers.leads(where, 1)
+    fill(cluster, where, 10, start=2_500)
+    assert numbers(cluster, where, 2_510) == dense(2_510)
+    brokers.move(where, 2)
+    brokers.wait_until_at(where, 2)
+    assert numbers(cluster, where, 2_510) == dense(2_510)
+
+
+def test_a_broker_without_room_takes_no_partition(brokers: Brokers, cluster: Cluster) -> None:
+    brokers.stop(2)
+    brokers.moves = MovesConfig(reserve_bytes=1 << 50)
+    brokers.start(2)
+    where = create(brokers, cluster)
+    fill(cluster, where, 100)
+    brokers.move(where, 2)
+    error = wait_until(lambda: brokers.move_error(where))
+    assert "Broker 2 has no room for t-0: " in error
+    assert "are to stay free ([moves] reserve_bytes)" in error
+    wait_until(lambda: brokers.directories(2) == set(), message="no copy to be left")
+    fill(cluster, where, 10, start=100)
+    assert numbers(cluster, where, 110) == dense(110)
+    assert brokers.leads(where, 1)
+    brokers.stop(2)
+    brokers.moves = NO_RESERVE
+    brokers.start(2)
+    brokers.move(where, 2)
+    brokers.wait_until_at(where, 2)
+    assert numbers(cluster, where, 110) == dense(110)
+
+
+@pytest.mark.parametrize("restarted", [1, 2])
+def test_a_move_goes_on_when_a_broker_comes_back(
+    brokers: Brokers, cluster: Cluster, restarted: int
+) -> None:
+    where = create(brokers, cluster)
+    fill(cluster, where, 2_500, padding=1_000)
+    brokers.move(where, 2, throttle=400_000)
+    wait_until(lambda: brokers.copied_bytes(where, 2) > 200_000)
+    copied = brokers.copied_bytes(where, 2)
+    brokers.stop(restarted)
+    brokers.start(restarted)
+    assert restarted == 1 or brokers.copied_bytes(where, 2) >= copied, "it began anew"
+    brokers.wait_until_at(where, 2)
+    fill(cluster, where, 10, start=2_500)
+    assert numbers(cluster, where, 2_510) == dense(2_510)
+    wait_until(lambda: brokers.directories(1) == {".moved"})
+
+
+def test_an_old_log_goes_after_its_time(brokers: Brokers, cluster: Cluster) -> None:
+    brokers.stop(1)
+    brokers.moves = MovesConfig(reserve_bytes=0, retention_ms=200)
+    brokers.start(1)
+    where = create(brokers, cluster)
+    fill(cluster, where, 100)
+    brokers.move(where, 2)
+    brokers.wait_until_at(where, 2)
+    wait_until(lambda: brokers.directories(1) == set())
+    assert numbers(cluster, where, 100) == dense(100)
+
+
+def test_old_logs_of_a_deleted_topic_go_with_it(brokers: Brokers, cluster: Cluster) -> None:
+    where = create(brokers, cluster)
+    fill(cluster, where, 100)
+    brokers.move(where, 2)
+    brokers.wait_until_at(where, 2)
+    wait_until(lambda: brokers.directories(1) == {".moved"})
+    Admin(cluster).delete_topic(where.topic)
+    wait_until(lambda: brokers.directories(1) == brokers.directories(2) == set())
+
+
+def test_a_topic_that_is_deleted_while_it_moves(brokers: Brokers, cluster: Cluster) -> None:
+    where = create(brokers, cluster)
+    fill(cluster, where, 2_500, padding=1_000)
+    brokers.move(where, 2, throttle=100_000)
+    wait_until(lambda: brokers.copied_bytes(where, 2) > 0)
+    Admin(cluster).delete_topic(where.topic)
+    wait_until(lambda: brokers.directories(1) == brokers.directories(2) == set())
+    again = create(brokers, cluster)
+    fill(cluster, again, 10)
+    brokers.move(again, 2)
+    brokers.wait_until_at(again, 2)
+    assert numbers(cluster, again, 10) == dense(10)
+
+
+def test_a_compacted_log_moves_as_it_is(brokers: Brokers, cluster: Cluster) -> None:
+    where = create(
+        brokers,
+        cluster,
+        **{"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0"},
+    )
+    with Producer(cluster, ProducerConfig(batch_bytes=1_000)) as producer:
+        for number in range(3_000):
+            producer.send("t", b"%08d" % number, key=b"k%d" % (number % 7), partition=0)
+    log = brokers.log_of(where, 1)
+    wait_until(lambda: len(held(log)) < 1_500, message="it to be compacted")
+    values = sorted(held(log), key=int)
+    brokers.move(where, 2)
+    brokers.wait_until_at(where, 2)
+    copy = brokers.log_of(where, 2)
+    assert copy.ends().log_end_offset == 3_000
+    assert [*map(int, held(copy))][-7:] == [*range(2_993, 3_000)]
+    assert {*held(copy)} <= {*values}, "what was compacted away is back"
+    last = described(copy)[-1]
+    assert copy.offset_at(last.max_timestamp_us) == last.base_offset
+
+
+def test_writes_that_span_a_move_commit_once(brokers: Brokers, cluster: Cluster) -> None:
+    """One has staged some of its records, and one has prepared, when the partition moves."""
+    where = create(brokers, cluster)
+    writes = AtomicWrites(cluster)
+    first, second = secrets.randbits(WRITE_BITS), secrets.randbits(WRITE_BITS)
+    task = stage(cluster, where, first, 1, range(100))
+    decision = writes._decision(WriteIdentity(writer="me", version=1), first, [task])
+    promises = writes._prepare(WriteIdentity(writer="me", version=1), decision)
+    begun = stage(cluster, where, second, 1, range(100, 200))
+    brokers.move(where, 2)
+    brokers.wait_until_at(where, 2)
+    identity = WriteIdentity(writer="me", version=1)
+    assert writes._decide(identity, decision, promises, None) is None
+    assert writes.commit(identity, first, [task]).visible
+    more = stage(cluster, where, second, 2, range(200, 300))
+    identity = WriteIdentity(writer="me", version=2)
+    assert writes.commit(identity, second, [begun, more]).visible
+    assert writes.commit(identity, second, [begun, more]).visible
+    assert numbers(cluster, where, 300) == dense(300)
+    fill(cluster, where, 1, start=300)
+    assert numbers(cluster, where, 301) == dense(301)

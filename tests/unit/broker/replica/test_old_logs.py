@@ -1,0 +1,199 @@
+"""A log of a partition that another broker leads is deleted only if it is not the only one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+import pytest
+
+from spark_logbus.broker.replica.old_logs import OldLog, OldLogs, why_kept
+from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
+from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.errors import CoordinationError
+from spark_logbus.log import Extent
+from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
+from tests.builders.record_batches import record_batch
+from tests.fakes.broker_parts import TOPIC_ID, Logs, logs_in
+
+HERE, THERE = 1, 2
+T0 = TopicPartition("t", 0)
+RECORD = TopicRecord("t", TOPIC_ID, {0: [THERE]}, {})
+STATE = PartitionState(leader=THERE, leader_epoch=8, in_sync=[THERE], end=10)
+LOG = OldLog(T0, TOPIC_ID, Extent(leader_epoch=7, end=10))
+
+
+def test_a_log_that_the_leader_has_as_a_whole_is_not_kept() -> None:
+    assert why_kept(LOG, RECORD, STATE, broker_id=HERE) is None
+    even = LOG._replace(extent=Extent(8, 10))
+    assert why_kept(even, RECORD, STATE, broker_id=HERE) is None
+
+
+@pytest.mark.parametrize(
+    ("log", "record", "state", "reason"),
+    [
+        (LOG, None, STATE, "no topic t with the id"),
+        (LOG, replace(RECORD, topic_id="b" * 32), STATE, "no topic t with the id"),
+        (LOG, replace(RECORD, readable=False), STATE, "that can be read"),
+        (LOG, replace(RECORD, partitions={}), STATE, "assigned to another broker"),
+        (LOG, replace(RECORD, partitions={0: [HERE]}), STATE, "assigned to another broker"),
+        (LOG, RECORD, None, "does not know that the broker leads"),
+        (LOG, RECORD, CorruptNodeError("garbage"), "does not know that the broker leads"),
+        (LOG, RECORD, msgspec.structs.replace(STATE, leader=HERE), "does not know that"),
+        (LOG, RECORD, msgspec.structs.replace(STATE, leader=3), "does not know that"),
+        (LOG, RECORD, msgspec.structs.replace(STATE, refused="It is gone."), "It is gone."),
+        # ZooKeeper was restored from an older state.
+        (LOG, RECORD, msgspec.structs.replace(STATE, leader_epoch=6), "only known to reach 10 in"),
+        (LOG, RECORD, msgspec.structs.replace(STATE, end=9), "only known to reach 9 in epoch 8"),
+        (LOG, RECORD, msgspec.structs.replace(STATE, end=None), "only known to reach 0 in epoch 8"),
+        (LOG._replace(extent=None), RECORD, STATE, "does not say how far it reaches"),
+    ],
+)
+def test_what_may_be_the_only_log_is_kept(
+    log: OldLog,
+    record: TopicRecord | None,
+    state: PartitionState | CorruptNodeError | None,
+    reason: str,
+) -> None:
+    assert reason in (why_kept(log, record, state, broker_id=HERE) or "")
+
+
+def test_a_partition_that_came_back_needs_no_log_that_was_set_aside() -> None:
+    record = replace(RECORD, partitions={0: [HERE]})
+    state = msgspec.structs.replace(STATE, leader=HERE)
+    assert why_kept(LOG, record, state, broker_id=HERE, aside=True) is None
+    assert why_kept(LOG, record, state, broker_id=HERE) is not None
+    assert why_kept(LOG, record, STATE, broker_id=HERE, aside=True) is not None
+
+
+class World:
+    """A log that was set aside, and what ZooKeeper says of its partition."""
+
+    def __init__(self, logs: Logs) -> None:
+        self.logs = logs
+        self.records: dict[str, TopicRecord | CorruptNodeError | None] = {"t": RECORD}
+        self.partition_states: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {
+            T0: STATE
+        }
+        self.brokers = [THERE]
+        self.session = SimpleNamespace(session_id=1, state=SessionState.CONNECTED)
+        self.old_logs = OldLogs(
+            HERE,
+            logs=logs.directory,
+            topics=cast(TopicRegistry, self),
+            states=cast(PartitionStates, self),
+            brokers=cast(BrokerRegistry, self),
+            session=cast(Session, self.session),
+            clock=logs.clock,
+            retention_ms=3_600_000,
+        )
+        log = logs.lead(T0)
+        log.append_as_leader(record_batch(10), leader_epoch=7)
+        log.flush()
+        self.old_logs.set_aside(T0, TOPIC_ID)
+
+    def each_of(self, names: Iterable[str]) -> dict[str, TopicRecord | CorruptNodeError | None]:
+        return {name: self.records.get(name) for name in names}
+
+    def states_of(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartitionState | CorruptNodeError | None]:
+        if self.session.state is not SessionState.CONNECTED:
+            raise CoordinationError("away")
+        return {each: self.partition_states.get(each) for each in topic_partitions}
+
+    def live(self) -> list[BrokerAddress]:
+        return [BrokerAddress(each, "host", 1) for each in self.brokers]
+
+    def is_there(self) -> bool:
+        return bool(self.logs.directory.moved.find())
+
+    def look_after(self, seconds: float) -> bool:
+        """Looks when so much time has passed; returns whether the log is there still."""
+        self.logs.clock.advance(seconds)
+        self.old_logs.look()
+        return self.is_there()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with logs_in(tmp_path / "data") as logs:
+        yield World(logs)
+
+
+def test_it_goes_when_it_was_seen_to_be_needless_for_an_hour(world: World) -> None:
+    assert world.look_after(100_000)  # files may be as old as they like
+    assert world.look_after(3_599)
+    assert not world.look_after(1)
+
+
+def test_another_session_with_zookeeper_begins_the_hour_anew(world: World) -> None:
+    assert world.look_after(0)
+    assert world.look_after(3_599)
+    world.session.session_id = 2
+    assert world.look_after(3_599)
+    assert world.look_after(3_599)
+    assert not world.look_after(1)
+
+
+def test_what_zookeeper_says_otherwise_meanwhile_begins_the_hour_anew(world: World) -> None:
+    assert world.look_after(0)
+    world.partition_states[T0] = msgspec.structs.replace(STATE, end=9)  # restored from a backup
+    assert world.look_after(3_600)
+    assert world.look_after(36_000)
+    world.partition_states[T0] = STATE
+    assert world.look_after(3_600)
+    assert not world.look_after(3_600)
+
+
+def test_it_stays_while_its_leader_is_away(world: World) -> None:
+    assert world.look_after(0)
+    world.brokers = []
+    assert world.look_after(3_600)
+    world.brokers = [THERE]
+    assert world.look_after(0)
+    assert not world.look_after(3_600)
+
+
+def test_it_stays_while_zookeeper_is_away(world: World) -> None:
+    assert world.look_after(0)
+    world.session.state = SessionState.SUSPENDED
+    assert world.look_after(3_600)
+    world.session.state = SessionState.CONNECTED
+    assert not world.look_after(0)
+
+
+def test_a_restart_begins_the_hour_anew(world: World, tmp_path: Path) -> None:
+    assert world.look_after(0)
+    world.logs.restart()
+    later = World.__new__(World)
+    later.__dict__.update(world.__dict__)
+    later.old_logs = OldLogs(
+        HERE,
+        logs=world.logs.directory,
+        topics=cast(TopicRegistry, later),
+        states=cast(PartitionStates, later),
+        brokers=cast(BrokerRegistry, later),
+        session=cast(Session, later.session),
+        clock=world.logs.clock,
+        retention_ms=3_600_000,
+    )
+    assert later.look_after(3_600)
+    assert not later.look_after(3_600)
+
+
+def test_logs_of_a_topic_that_was_deleted_go_at_once(world: World) -> None:
+    world.records["t"] = None
+    assert world.look_after(36_000), "it is not known that the topic was deleted"
+    world.old_logs.topic_deleted("b" * 32)
+    assert world.look_after(0)
+    world.old_logs.topic_deleted(TOPIC_ID)
+    assert not world.look_after(0)
