@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_logbus.client.admin.move_progress import MoveProgress
     from spark_logbus.protocol import MoveState
 
-_TELL_EVERY_S: Final = 10.0  # without a terminal
+_TELL_EVERY_S: Final = 5.0  # without a terminal
 _STUCK_S: Final = 60.0
 _SHOWN: Final = 20  # moves in a table; --json has all
 
@@ -72,7 +72,7 @@ def moved_so_far(fields: Mapping[str, Any]) -> str:
 
 
 def moves_table(moves: Collection[MoveDescription]) -> Table:
-    """Some moves of all topics: those that have failed, those that get on, then those that wait."""
+    """Table of the first moves: those that have failed, those that get on, then those that wait."""
     rows = Table(
         Column("topic"),
         Column("partition", NUMBER),

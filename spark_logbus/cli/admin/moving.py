@@ -262,7 +262,9 @@ def _carry_out(
     if not execute:
         out.print(f"Dry run: {what} would be moved. Nothing was changed; add --execute to do it.")
         return
-    admin.move_partitions(plan.targets(), throttle)
+    # Those that are under way are asked for again: they get the new throttle.
+    under_way = {move.topic_partition: move.to_broker for move in plan.under_way}
+    admin.move_partitions({**under_way, **plan.targets()}, throttle)
     if not wait:
         out.print(f"The brokers are moving {what}; `logbus cluster` shows how far they are.")
         return

@@ -257,7 +257,8 @@ def plan_rebalance(placement: Placement) -> MovePlan:
             level.may_move(each.assigned, each.size_bytes, each.topic_partition)
     while (step := level.step_to_level_bytes() or level.step_to_level_partitions()) is not None:
         level.move(*step)
-    return _plan(placement, level.placed, {})
+    under_way = [move for each in placement.partitions for move in _under_way(each)]
+    return _plan(placement, level.placed, {}, under_way)
 
 
 def _loads(placement: Placement) -> dict[int, BrokerLoad]:

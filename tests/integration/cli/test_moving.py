@@ -193,6 +193,11 @@ def test_brokers_are_leveled(world: World, command: Command) -> None:
     assert plan.out.startswith(PLAN)
     assert command("cluster", "rebalance", "--execute", "--no-wait").code == 0
     wait_until(lambda: world.moving() == {0})
+    assert command("cluster", "rebalance").out == "On the way already: 1 partition.\n"
+    assert command("cluster", "rebalance", "-x", "--no-wait", "--throttle", "7").code == 0
+    wait_until(lambda: [each.throttle for each in world.admin.describe_moves()] == [7])
+    world.hand_over(0)
+    wait_until(lambda: not world.admin.describe_moves())
     assert command("cluster", "rebalance").out == "Nothing to move: the brokers are level.\n"
 
 

@@ -224,7 +224,9 @@ class TestRebalance:
 
     def test_what_is_on_its_way_is_not_sent_elsewhere_and_counts(self) -> None:
         sizes = {1: [GB] * 4, 2: []}
-        assert moved(plan_rebalance(placed(sizes, to={0: 2}))) == [(1, 2)]
+        plan = plan_rebalance(placed(sizes, to={0: 2}))
+        assert moved(plan) == [(1, 2)]
+        assert plan.under_way == (PlannedMove(TopicPartition("t", 0), GB, 1, 2),)
         assert moved(plan_rebalance(placed(sizes, to={0: 2, 3: 2}))) == []
 
     def test_a_size_that_nobody_knows_stays(self) -> None:

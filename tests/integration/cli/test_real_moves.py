@@ -1,0 +1,70 @@
+"""Brokers that are filled and drained by the command line, with all records at their offsets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.client import Admin, Bootstrap, Cluster, Consumer, Producer
+from spark_logbus.model import Earliest, TopicPartition
+from tests.helpers import wait_until
+from tests.servers.broker import broker_process
+from tests.servers.command import command_at
+
+PARTITIONS, RECORDS = 4, 2_000
+
+
+def test_a_broker_joins_is_filled_and_takes_over_all(
+    tmp_path: Path,
+    chroot: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = command_at(chroot, capfd, monkeypatch)
+    with (
+        broker_process(tmp_path / "1", chroot, broker_id=1),
+        Cluster.from_zookeeper(chroot) as cluster,
+    ):
+        admin = Admin(cluster)
+        admin.create_topic("t", partitions=PARTITIONS)
+        with Producer(cluster) as producer:
+            for number in range(RECORDS):
+                producer.send("t", b"%d" % number * 100, partition=number % PARTITIONS)
+        before = records(cluster)
+        assert sum(map(len, before.values())) == RECORDS
+        with broker_process(tmp_path / "2", chroot, broker_id=2):
+            wait_until(lambda: len(Bootstrap.from_zookeeper(chroot).brokers) == 2)
+            leveled = command("cluster", "rebalance", "--execute", "--throttle", "0")
+            assert leveled.code == 0, leveled
+            assert "Moved 2 partitions, " in leveled.out
+            assert Counter(leaders(admin)) == {1: 2, 2: 2}
+            drained = command("cluster", "drain", "1", "--execute")
+            assert drained.code == 0, drained
+            assert "Moved 2 partitions, " in drained.out
+            assert "Broker 1 has nothing more." in drained.out
+            assert leaders(admin) == [2, 2, 2, 2]
+            assert records(cluster) == before
+            with Producer(cluster) as producer:
+                last = producer.send("t", b"last", partition=0).result()
+            assert last.offset == RECORDS // PARTITIONS
+
+
+def leaders(admin: Admin) -> list[int | None]:
+    wait_until(lambda: not admin.describe_moves())
+    return [each.leader_id for _, each in sorted(admin.describe(["t"])["t"].partitions.items())]
+
+
+def records(cluster: Cluster) -> dict[int, list[tuple[int, bytes | None]]]:
+    """Offsets and values of all records, by partition."""
+    found: dict[int, list[tuple[int, bytes | None]]] = {}
+    wanted = [TopicPartition("t", number) for number in range(PARTITIONS)]
+    with Consumer(cluster) as consumer:
+        consumer.assign(wanted)
+        for each in wanted:
+            consumer.seek(each, Earliest())
+        while sum(map(len, found.values())) < RECORDS:
+            for record in consumer.poll():
+                found.setdefault(record.partition, []).append((record.offset, record.value))
+    return found
