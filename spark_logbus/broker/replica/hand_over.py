@@ -283,7 +283,7 @@ class HandOvers:
     def _settle(self, led: LeaderPartition, lead: HandOver) -> None:
         """Ask ZooKeeper whether a lead is handed over of which that is not known."""
         try:
-            done = self._moves.handed_over(lead)
+            done = self._moves.settle(lead)
         except UnknownTopicError:
             done = False  # deleted just now; the news of it is under way
         except LogbusError as error:

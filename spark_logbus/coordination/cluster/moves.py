@@ -158,7 +158,7 @@ class PartitionMoves:
 
         Raises MoveEndedError when the move was cancelled or the lead is not the caller's: nothing
         was written then, or another's word stands. UnknownTopicError. CoordinationError: nobody
-        knows if it was done, and the caller takes no append before ``handed_over`` has said it.
+        knows if it was done, and the caller takes no append before ``settle`` has said it.
         """
         where = lead.topic_partition
         topic_path, state_path = paths.topic(where.topic), paths.partition_state(where)
@@ -206,12 +206,31 @@ class PartitionMoves:
         return self._nodes.repeat(f"hand over {where} to broker {lead.to}", attempt)
 
     def handed_over(self, lead: HandOver) -> bool:
-        """Tells whether the lead is the caller's no more, after a ``hand_over`` whose outcome was
-        not known. Raises CoordinationError, UnknownTopicError."""
+        """Tells whether the lead is the caller's no more, as far as it is known now. Raises
+        CoordinationError, UnknownTopicError."""
         deadline = self._nodes.session.deadline()
         self._nodes.sync(deadline=deadline)
         _, _, now, _ = self._read(lead, deadline)
         return (now.leader, now.leader_epoch) != (lead.leader, lead.leader_epoch)
+
+    def settle(self, lead: HandOver) -> bool:
+        """Tells whether the lead is the caller's no more, after a ``hand_over`` whose outcome was
+        not known; that stays so. Raises CoordinationError, UnknownTopicError.
+
+        To read that it was not done is not enough: the request may be on its way still. So what
+        stands is written once more, which the request, made for the version before, cannot follow.
+        """
+        where = lead.topic_partition
+
+        def attempt(deadline: Deadline) -> bool:
+            _, node, now, _ = self._read(lead, deadline)
+            if (now.leader, now.leader_epoch) != (lead.leader, lead.leader_epoch):
+                return True
+            write = SetData(paths.partition_state(where), node.data, node.version)
+            self._nodes.transact(f"settle who leads {where}", [write], deadline=deadline)
+            return False
+
+        return self._nodes.repeat(f"settle who leads {where}", attempt)
 
     def _read(
         self, lead: HandOver, deadline: Deadline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -34,6 +34,8 @@ from spark_logbus.errors import (
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
+from spark_logbus.zookeeper.nodes import ConflictError, Nodes
+from spark_logbus.zookeeper.transactions import Operation
 from tests.helpers import wait_until
 from tests.servers.zookeeper import MULTI, Proxy, allow, forbid, put, session
 
@@ -265,7 +267,7 @@ class TestEnd:
         old = cluster.lead()
         cluster.moves.begin("orders", {0: TO_2})
         cluster.topics.delete("orders")
-        for call in (cluster.moves.hand_over, cluster.moves.handed_over):
+        for call in (cluster.moves.hand_over, cluster.moves.handed_over, cluster.moves.settle):
             with pytest.raises(UnknownTopicError):
                 call(old)
         cluster.create()
@@ -345,12 +347,35 @@ class TestLostReplies:
         with session(proxy.connect_string(chroot), operation_timeout_ms=1_000) as own:
             leader = PartitionMoves(own)
             proxy.lose_reply(MULTI, before_cut=proxy.refuse.set)
-            for call in (leader.hand_over, leader.handed_over):
+            for call in (leader.hand_over, leader.handed_over, leader.settle):
                 with pytest.raises(CoordinationError):
                     call(cluster.lead())
             proxy.refuse.clear()
             wait_until(lambda: own.state is SessionState.CONNECTED)
             assert leader.handed_over(cluster.lead())
+            assert leader.settle(cluster.lead())
+
+    def test_a_request_that_is_still_on_its_way_comes_too_late(
+        self, cluster: Cluster, opened: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cluster.moves.begin("orders", {0: TO_2})
+        under_way: list[Sequence[Operation]] = []
+
+        def delayed(_: Nodes, __: str, operations: Sequence[Operation], **___: object) -> None:
+            under_way.append(operations)
+            raise CoordinationError("No answer came in time.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Nodes, "transact", delayed)
+            with pytest.raises(CoordinationError):
+                cluster.moves.hand_over(cluster.lead())
+        assert not cluster.moves.settle(cluster.lead())
+        before = cluster.state
+        with pytest.raises(ConflictError):
+            Nodes(opened).transact("come late", under_way[0], deadline=opened.deadline())
+        assert cluster.state == before
+        assert cluster.moves.hand_over(cluster.lead()) == HANDED_OVER
+        assert cluster.moves.settle(cluster.lead())
 
     def test_cancelling_does_not_end_a_move_that_began_since(
         self, proxy: Proxy, unlucky: PartitionMoves, cluster: Cluster

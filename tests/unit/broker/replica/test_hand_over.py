@@ -66,6 +66,8 @@ class Moves:
             raise self.away
         return self.leader != lead.leader
 
+    settle = handed_over
+
 
 class HandingOver:
     """A broker that leads one partition, which is to move; its thread is not started."""
