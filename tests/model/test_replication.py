@@ -64,8 +64,13 @@ def test_each_rule_of_replication_is_broken_in_turn() -> None:
         ({"Brokers": TWO, "PageCache": True, "Restores": True}, 1_000),
         pytest.param({"Faults": 2}, 50_000, marks=SLOW),
         pytest.param({"Records": 2}, 50_000, marks=SLOW),
-        pytest.param({"FlushApart": True, "Faults": 2}, 100_000, marks=SLOW),
-        pytest.param({"Faults": 2, "Elections": 2}, 100_000, marks=SLOW),
+        pytest.param({"FlushApart": True}, 20_000, marks=SLOW),
+        pytest.param({"Faults": 2, "Elections": 2}, 200_000, marks=SLOW),
+        pytest.param(
+            {"Brokers": TWO, "Records": 2, "Faults": 2, "Elections": 2, "FlushApart": True},
+            100_000,
+            marks=SLOW,
+        ),
     ],
     ids=str,
 )
