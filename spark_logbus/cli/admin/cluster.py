@@ -140,7 +140,8 @@ def _print(described: ClusterDescription) -> None:
     out.print(f"ZooKeeper {described.zookeeper}")
     out.print(rows)
     if described.moves:
-        out.print(moves_table(described.moves))
+        running = [each.broker_id for each in described.brokers if each.registration is not None]
+        out.print(moves_table(described.moves, running))
     out.print(_verdict(described), style="green" if described.healthy else "bold red")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_logbus.protocol import MoveState
 
 _TELL_EVERY_S: Final = 5.0  # without a terminal
-_STUCK_S: Final = 60.0
+_STUCK_S: Final = 20.0
 _SHOWN: Final = 20  # moves in a table; --json has all
 
 
@@ -71,7 +71,7 @@ def moved_so_far(fields: Mapping[str, Any]) -> str:
     return told
 
 
-def moves_table(moves: Collection[MoveDescription]) -> Table:
+def moves_table(moves: Collection[MoveDescription], running: Collection[int]) -> Table:
     """Table of the first moves: those that have failed, those that get on, then those that wait."""
     rows = Table(
         Column("topic"),
@@ -88,12 +88,18 @@ def moves_table(moves: Collection[MoveDescription]) -> Table:
     )
     for each in first[:_SHOWN]:
         row = fields_of_move(each)
-        stuck = each.quiet_s >= _STUCK_S
-        waits = "waits for its turn" if each.copied_bytes is None else "copying"
-        state = f"stuck for {_duration(each.quiet_s)}" if stuck else waits
-        row["state"] = each.error or state
-        rows.add(row, styles={"state": "bold red"} if each.error or stuck else {})
+        wrong = each.error or _trouble(each, running)
+        row["state"] = wrong or ("waits for its turn" if each.copied_bytes is None else "copying")
+        rows.add(row, styles={"state": "bold red"} if wrong else {})
     return rows
+
+
+def _trouble(move: MoveDescription, running: Collection[int]) -> str:
+    """Reason why a move that has not failed does not get on, empty where it does."""
+    for broker_id in (move.leader, move.to):
+        if broker_id not in running:
+            return f"waits for broker {broker_id}, which is not running"
+    return f"stuck for {_duration(move.quiet_s)}" if move.quiet_s >= _STUCK_S else ""
 
 
 def fields_of_move(move: MoveDescription) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from spark_logbus.model import Earliest, TopicPartition
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process
 from tests.servers.command import command_at
+from tests.servers.metrics import health, port_of, scrape, value
 
 PARTITIONS, RECORDS = 4, 2_000
 
@@ -49,6 +50,38 @@ def test_a_broker_joins_is_filled_and_takes_over_all(
             with Producer(cluster) as producer:
                 last = producer.send("t", b"last", partition=0).result()
             assert last.offset == RECORDS // PARTITIONS
+
+
+def test_a_broker_without_room_gets_nothing(
+    tmp_path: Path,
+    chroot: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = command_at(chroot, capfd, monkeypatch)
+    full = {"moves": {"reserve_bytes": 1 << 49}}
+    with (
+        broker_process(tmp_path / "1", chroot, broker_id=1),
+        Cluster.from_zookeeper(chroot) as cluster,
+    ):
+        admin = Admin(cluster)
+        admin.create_topic("t", partitions=1)
+        with Producer(cluster) as producer:
+            producer.send("t", b"x")
+        with broker_process(tmp_path / "2", chroot, broker_id=2, settings=full) as second:
+            wait_until(lambda: len(Bootstrap.from_zookeeper(chroot).brokers) == 2)
+            ended = command("topics", "move", "t", "--to", "2", "--execute")
+            assert ended.code == 1, ended
+            assert "t-0 was not moved: Broker 2 has no room for t-0" in ended.out
+            (move,) = admin.describe_moves()
+            assert "no room" in move.error
+            found = wait_until(lambda: health(port_of(second))[1]["notes"])
+            assert "The move of t-0 from broker 1 to broker 2 has failed: Broker 2" in found[0]
+            assert value(scrape(second), "moves_failed") == 1
+            assert "has no room" in command("cluster").out
+            assert command("topics", "move", "t", "--cancel").code == 0
+        with Producer(cluster) as producer:
+            assert producer.send("t", b"y").result().offset == 1
 
 
 def leaders(admin: Admin) -> list[int | None]:

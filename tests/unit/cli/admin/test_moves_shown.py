@@ -55,7 +55,7 @@ MIB = 1 << 20
         ),
         (
             progress(
-                moving=[described(0, quiet_s=90.0), described(1, quiet_s=7_260.0)],
+                moving=[described(0, quiet_s=19.0), described(1, quiet_s=7_260.0)],
                 failed={T2: "No room."}, stayed={T3: "Cancelled."}, total_bytes=5, bytes_per_s=0.0,
             ),
             "0 of 4 partitions, 0 B of 5 B, 0 B/s, 1 failed, t-1 stuck for 2 h 1 min",
@@ -88,12 +88,17 @@ def test_what_failed_comes_first_and_what_waits_last() -> None:
     moves = [
         described(0, copied_bytes=None, total_bytes=None), described(1),
         described(2, error="No room."), described(3, quiet_s=60.0),
+        described(4, to=3), described(5, leader=9, quiet_s=70.0),
     ]  # fmt: skip
-    assert moves_table(moves).plain() == [
+    assert moves_table(moves, [1, 2]).plain() == [
         "TOPIC  PARTITION  FROM  TO  COPIED-BYTES  TOTAL-BYTES  STATE",
         "t              2     1   2            50          100  No room.",
         "t              1     1   2            50          100  copying",
         "t              3     1   2            50          100  stuck for 1 min 0 s",
+        "t              4     1   3            50          100  waits for broker 3, which is not "
+        "running",
+        "t              5     9   2            50          100  waits for broker 9, which is not "
+        "running",
         "t              0     1   2             -            -  waits for its turn",
     ]
-    assert len(moves_table([described(number) for number in range(300)])) == 20
+    assert len(moves_table([described(number) for number in range(300)], [1, 2])) == 20
