@@ -225,6 +225,7 @@ class Broker:
             replica_manager=self._replica_manager,
             metadata_cache=self._metadata_cache,
             followers=self._followers,
+            following=self._following,
             hand_overs=self._hand_overs.stats,
             publisher=self._publisher,
             requests=self._requests,

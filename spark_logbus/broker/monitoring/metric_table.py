@@ -26,6 +26,7 @@ from spark_logbus.broker.monitoring.health import Health, SessionWatch
 from spark_logbus.broker.monitoring.moves import MovesHere
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.hand_over import HandOverStats
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import StorageError
@@ -44,6 +45,7 @@ class MetricSources:
     replica_manager: ReplicaManager
     metadata_cache: MetadataCache
     followers: Followers
+    following: Following
     moves: MovesHere
     hand_overs: HandOverStats
     publisher: Publisher
@@ -175,6 +177,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("moves_stuck", _GAUGE,
            "Partitions that have been copied in part, and not further for a minute.", (),
            _one(lambda s: len(s.moves.stuck()))),
+    Metric("move_received_bytes", _COUNTER,
+           "Bytes of logs, and of what is staged, that were copied from their leaders.", (),
+           _one(lambda s: s.following.received_bytes.value)),
     Metric("move_sent_bytes", _COUNTER, "Bytes of logs that were sent to new brokers.", (),
            _one(lambda s: s.followers.sent_bytes.value)),
     Metric("hand_overs", _COUNTER, "Partitions whose lead was handed over to another broker.", (),

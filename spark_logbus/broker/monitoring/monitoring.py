@@ -16,6 +16,7 @@ from spark_logbus.broker.monitoring.metrics import Pages
 from spark_logbus.broker.monitoring.moves import MovesHere
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.hand_over import HandOverStats
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
@@ -42,6 +43,7 @@ class Monitoring:
         replica_manager: ReplicaManager,
         metadata_cache: MetadataCache,
         followers: Followers,
+        following: Following,
         hand_overs: HandOverStats,
         publisher: Publisher,
         requests: RequestDispatcher,
@@ -70,6 +72,7 @@ class Monitoring:
             replica_manager=replica_manager,
             metadata_cache=metadata_cache,
             followers=followers,
+            following=following,
             moves=moves,
             hand_overs=hand_overs,
             publisher=publisher,

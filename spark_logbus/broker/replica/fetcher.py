@@ -17,6 +17,7 @@ from spark_logbus.broker.replica.applying import FollowedLog
 from spark_logbus.broker.replica.throttle import Throttle
 from spark_logbus.clock import Clock
 from spark_logbus.errors import BrokerUnavailableError, LogbusError, NotLeaderError, ProtocolError
+from spark_logbus.metrics import Counter
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -60,6 +61,7 @@ class LeaderFetcher:
         broker_id: int,
         address: Callable[[int], BrokerAddress | None],
         throttle: Throttle,
+        received: Counter,
         clock: Clock,
         got_on: Callable[[FollowedLog], None],
         failed: Callable[[FollowedLog, LogbusError, bool], None],
@@ -68,6 +70,7 @@ class LeaderFetcher:
         self._broker_id = broker_id
         self._address = address
         self._throttle = throttle
+        self._received = received
         self._clock = clock
         self._got_on = got_on
         self._failed = failed
@@ -196,6 +199,7 @@ class LeaderFetcher:
                     f"{connection.address} answered with {size} bytes of {of}, where those of "
                     f"{each.topic_partition} were expected."
                 )
+            self._received.add(size)
             if not each.is_near:
                 self._throttle.copied(size)
             self._apply(each, result, payload)

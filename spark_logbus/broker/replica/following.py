@@ -35,6 +35,7 @@ from spark_logbus.errors import (
     UnknownTopicError,
 )
 from spark_logbus.log import LogDirectory, PartitionLog, WantedLog
+from spark_logbus.metrics import Counter
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Backoff
 from spark_logbus.threads import Periodic
@@ -105,6 +106,7 @@ class Following:
         self._reserve_bytes = reserve_bytes
         self._clock = clock
         self._throttle = Throttle(clock)
+        self.received_bytes = Counter()
         self._lock = threading.Condition()  # notified when no beginning is under way
         self._beginning: TopicPartition | None = None
         self._wanted: dict[TopicPartition, MovingHere] = {}
@@ -339,6 +341,7 @@ class Following:
                 broker_id=self._broker_id,
                 address=self._address,
                 throttle=self._throttle,
+                received=self.received_bytes,
                 clock=self._clock,
                 got_on=self._got_on,
                 failed=self._failed,

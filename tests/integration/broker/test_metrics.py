@@ -93,7 +93,14 @@ def test_what_every_broker_tells(broker: BrokerProcess) -> None:
     assert value(found, "cluster_brokers") == 1
     assert value(found, "partitions_offline") == 0
     assert value(found, "connections_limit") == 4096
-    for name in ("moves_out", "moves_in", "moves_failed", "moves_stuck", "move_sent_bytes_total"):
+    for name in (
+        "moves_out",
+        "moves_in",
+        "moves_failed",
+        "moves_stuck",
+        "move_sent_bytes_total",
+        "move_received_bytes_total",
+    ):
         assert value(found, name) == 0
     states = {state: value(found, "zookeeper_session_state", state=state)
               for state in ("connected", "suspended", "lost", "closed")}  # fmt: skip

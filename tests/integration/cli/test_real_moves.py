@@ -35,7 +35,7 @@ def test_a_broker_joins_is_filled_and_takes_over_all(
                 producer.send("t", b"%d" % number * 100, partition=number % PARTITIONS)
         before = records(cluster)
         assert sum(map(len, before.values())) == RECORDS
-        with broker_process(tmp_path / "2", chroot, broker_id=2):
+        with broker_process(tmp_path / "2", chroot, broker_id=2) as second:
             wait_until(lambda: len(Bootstrap.from_zookeeper(chroot).brokers) == 2)
             leveled = command("cluster", "rebalance", "--execute", "--throttle", "0")
             assert leveled.code == 0, leveled
@@ -46,6 +46,10 @@ def test_a_broker_joins_is_filled_and_takes_over_all(
             assert "Moved 2 partitions, " in drained.out
             assert "Broker 1 has nothing more." in drained.out
             assert leaders(admin) == [2, 2, 2, 2]
+            size = sum(each.size_bytes for each in admin.describe_cluster().brokers)
+            found = scrape(second)
+            assert (value(found, "move_received_bytes_total") or 0) >= size > RECORDS * 100
+            assert (value(found, "moves_in"), value(found, "moves_failed")) == (0, 0)
             assert records(cluster) == before
             with Producer(cluster) as producer:
                 last = producer.send("t", b"last", partition=0).result()
