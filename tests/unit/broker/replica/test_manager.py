@@ -6,7 +6,7 @@ import errno
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +18,7 @@ from spark_logbus.broker.replica import manager as module
 from spark_logbus.broker.replica.following import Following as FollowingLeaders
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.old_logs import OldLogs
-from spark_logbus.broker.replica.states import Replicas
+from spark_logbus.broker.replica.states import Replicas, ReplicaState
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.clock import SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
@@ -29,7 +29,7 @@ from spark_logbus.coordination.cluster.topic_records import (
     TopicRecord,
 )
 from spark_logbus.coordination.cluster.topics import TopicRegistry
-from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.coordination.writes.decisions import WriterState
 from spark_logbus.coordination.writes.writers import PendingWrites, WriterRegistry
 from spark_logbus.errors import (
@@ -41,9 +41,9 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import PartitionLog
 from spark_logbus.log.disk.filesystem import OSFileSystem
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Backoff
-from spark_logbus.zookeeper import CorruptNodeError, Session
+from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 from tests.fakes.broker_parts import T0, T1, Logs, logs_in, record_batch
 from tests.fakes.log_directory import ensure_one
 from tests.helpers import wait_until
@@ -70,6 +70,22 @@ class Topics:
         self.readable = threading.Event()
         self.readable.set()
         self.known: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {}
+        #: The topics as they can be read, and why moves have failed.
+        self.records: dict[str, TopicRecord] = {}
+        self.failed: dict[TopicPartition, str] = {}
+        self.session_id, self.state = 1, SessionState.CONNECTED
+
+    def each_of(self, names: Iterable[str]) -> dict[str, TopicRecord | None]:
+        return {name: self.records.get(name) for name in names}
+
+    def live(self) -> list[BrokerAddress]:
+        return [BrokerAddress(2, "host", 1)]
+
+    def fail(
+        self, topic_partition: TopicPartition, *, topic_id: str, move: MovePayload, error: str
+    ) -> None:
+        assert topic_id
+        self.failed[topic_partition] = error
 
     def states(self, topic: str) -> dict[int, PartitionState]:
         return {
@@ -151,7 +167,8 @@ class Following:
         self.writers = Writers()
         self.session_id = 1
         self.moved: list[TopicPartition] = []
-        self.watermarks, replicas = HighWatermarks(), Replicas()
+        self.watermarks = HighWatermarks()
+        self.replicas = replicas = Replicas()
         states = cast(PartitionStates, self.topics)
         self.following = FollowingLeaders(
             1,
@@ -187,6 +204,7 @@ class Following:
             partition_changed=self.moved.append,
         )
         self.replica_manager.thread.start()
+        self.following.thread.start()
 
     def tell(
         self,
@@ -195,14 +213,25 @@ class Following:
         config: dict[str, str] | None = None,
         brokers: tuple[int, ...] = (1, 2),
         readable: bool = True,
+        moves: Mapping[int, MovePayload] | None = None,
     ) -> None:
         """ZooKeeper has topic t, with its first partition assigned here; or (None) not."""
         assigned = {number: [broker] for number, broker in enumerate(brokers)}
-        record = topic_id and TopicRecord("t", topic_id, assigned, config or {}, readable)
+        record = topic_id and TopicRecord(
+            "t", topic_id, assigned, config or {}, readable, dict(moves or {})
+        )
         if topic_id != self.topics.told:
             self.topics.known.clear()  # they are below the topic's node
         self.topics.told = topic_id
+        self.topics.records = {"t": record} if record else {}
         self.replica_manager.update(TopicsImage({"t": record} if record else {}, self.session_id))
+
+    def stop(self) -> None:
+        self.replica_manager.thread.stop()
+        self.following.stop()
+
+    def state(self) -> ReplicaState:
+        return self.replicas.get(T0).state
 
     def leads(self) -> bool:
         return self.replica_manager.find(T0) is not None
@@ -219,7 +248,7 @@ def following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follo
     with logs_in(tmp_path / "data") as logs:
         following = Following(logs)
         yield following
-        following.replica_manager.thread.stop()
+        following.stop()
 
 
 @pytest.fixture
@@ -314,7 +343,7 @@ def test_retention_waits_for_a_zookeeper_that_stands_still(tmp_path: Path) -> No
         wait_until(lambda: found.config.retention_ms)
         logs.directory.maintain()
         assert found.ends().log_start_offset == 3
-        following.replica_manager.thread.stop()
+        following.stop()
 
 
 def test_logs_that_zookeeper_does_not_know_are_told(
@@ -330,7 +359,7 @@ def test_logs_that_zookeeper_does_not_know_are_told(
                 following.tell()
                 wait_until(following.leads)
         wait_until(lambda: "for 13 of the logs here (lost-0, lost-1, " in caplog.text)
-        following.replica_manager.thread.stop()
+        following.stop()
         assert caplog.text.count("all their records are kept") == 1
         assert all(log.deletion_paused for log in logs.directory.logs() if log.topic_id == NEW)
 

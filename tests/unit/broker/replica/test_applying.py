@@ -1,0 +1,257 @@
+"""A log is brought to where its leader's is, by what that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.broker.replica.applying import FollowedLog
+from spark_logbus.broker.replica.assignments import MovingHere
+from spark_logbus.broker.replica.watermark import HighWatermarks
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
+from spark_logbus.coordination.payloads import MovePayload
+from spark_logbus.errors import ProtocolError, StorageError
+from spark_logbus.log import LogConfig, PartitionLog, WantedLog
+from spark_logbus.model import TopicPartition
+from spark_logbus.protocol import LogPoint, ReplicateResult, StagedSource
+from tests.builders.record_batches import record_batch
+from tests.builders.staged import WRITE, attempt, stage
+from tests.fakes.broker_parts import TOPIC_ID, Logs, logs_in
+from tests.fakes.log_directory import ensure_one
+
+T0 = TopicPartition("t", 0)
+RECORD = TopicRecord("t", TOPIC_ID, {0: [1]}, {}, moves={0: MovePayload(to=[2], since_us=1)})
+MOVING = MovingHere(T0, RECORD, RECORD.moves[0])
+CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=128)
+
+
+class World:
+    """A leader's log, and one that follows it; the test carries the answers."""
+
+    def __init__(self, leading: Logs, following: Logs, watermarks: HighWatermarks) -> None:
+        self.leading, self.logs, self.watermarks = leading, following, watermarks
+        self.leader = ensure_one(leading.directory, T0, topic_id=TOPIC_ID, config={})
+        self.room_asked: list[int] = []
+        self.room = 1 << 40
+        self.follow(is_copy=True)
+
+    def follow(self, *, is_copy: bool) -> None:
+        self.watermarks.follow(T0, 0)
+        log = self.logs.directory.ensure_all([WantedLog(T0, TOPIC_ID, {}, follows=True)])[T0]
+        assert isinstance(log, PartitionLog)
+        self.followed = FollowedLog(
+            MOVING,
+            log,
+            leader=1,
+            leader_epoch=7,
+            logs=self.logs.directory,
+            watermarks=self.watermarks,
+            is_copy=is_copy,
+            require_room=self.require_room,
+        )
+
+    @property
+    def copy(self) -> PartitionLog:
+        return self.followed.log
+
+    def require_room(self, size_bytes: int) -> None:
+        self.room_asked.append(size_bytes)
+        if size_bytes > self.room:
+            raise StorageError("There is no room.")
+
+    def lead(self, *counts: int, epoch: int = 7) -> None:
+        for count in counts:
+            self.leader.append_as_leader(record_batch(count), leader_epoch=epoch)
+        self.leader.flush()
+
+    def answer(self, **changes: object) -> tuple[ReplicateResult, memoryview]:
+        """What the leader answers to a request: some of what the follower lacks."""
+        wanted = self.followed.request(1 << 20)
+        ends = self.leader.ends()
+        result = ReplicateResult("t", 0, leader_epoch=7, log_start_offset=ends.log_start_offset)
+        result.log_end, result.high_watermark = ends.log_end_offset, ends.high_watermark
+        payload = b""
+        if not changes and wanted.offset < ends.log_end_offset:
+            found = self.leader.read_as_replica(wanted.offset, max_bytes=wanted.max_bytes)
+            assert found is not None
+            payload = found.read()
+            result.length = len(payload)
+        for name, value in changes.items():
+            setattr(result, name, value)
+        return result, memoryview(bytearray(payload))
+
+    def pull(self, **changes: object) -> None:
+        self.followed.apply(*self.answer(**changes))
+
+    def pull_all(self) -> None:
+        while self.copy.ends().log_end_offset < self.leader.ends().log_end_offset:
+            before = self.copy.ends().log_end_offset
+            self.pull()
+            assert self.copy.ends().log_end_offset > before
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    watermarks = HighWatermarks()
+    with (
+        logs_in(tmp_path / "1", CONFIG) as leading,
+        logs_in(tmp_path / "2", CONFIG, watermark=watermarks) as following,
+    ):
+        yield World(leading, following, watermarks)
+
+
+def test_what_the_leader_is_told_is_on_the_disk(world: World) -> None:
+    world.lead(*[5] * 40)
+    world.pull_all()
+    wanted = world.followed.request(1 << 20)
+    assert (wanted.offset, wanted.flushed_end, wanted.last_epoch) == (200, 200, 7)
+    assert (wanted.log_id, wanted.leader_epoch) == (world.copy.log_id, 7)
+    assert wanted.log_id != world.leader.log_id
+    assert wanted.max_bytes == 2_000, "a record batch does not go over the end of a segment"
+    assert world.copy.epochs.entries == world.leader.epochs.entries
+
+
+def test_far_from_its_leader_a_log_is_not_flushed_with_each_answer(world: World) -> None:
+    world.lead(5)
+    world.pull_all()
+    world.lead(5)
+    result, payload = world.answer()
+    result.remaining_bytes = 100 << 20
+    world.followed.apply(result, payload)
+    assert (world.copy.ends().log_end_offset, world.copy.flushed_end) == (10, 5)
+    world.pull(remaining_bytes=0)
+    assert world.copy.flushed_end == 10
+    world.lead(5)
+    result, payload = world.answer()
+    result.remaining_bytes, result.hand_over = 100 << 20, True
+    world.followed.apply(result, payload)
+    assert world.copy.flushed_end == 15
+
+
+def test_consumers_would_see_no_more_than_at_the_leader(world: World) -> None:
+    world.lead(5, 5)
+    result, payload = world.answer()
+    result.high_watermark = 5
+    world.followed.apply(result, payload)
+    assert world.copy.ends().high_watermark == 5
+    world.pull()
+    assert world.copy.ends().high_watermark == 10
+
+
+def test_what_the_leader_has_lost_is_cut_off(world: World) -> None:
+    """Its log lost an end in a crash that was copied before; it goes on in a later epoch."""
+    world.lead(5, 5, 5)
+    world.pull_all()
+    world.leader.truncate_to(5, below_watermark=True)
+    world.lead(3, epoch=8)
+    world.pull(diverges=LogPoint(7, 5))
+    assert world.copy.ends().log_end_offset == 5
+    world.pull_all()
+    assert world.copy.epochs.entries == world.leader.epochs.entries
+    with pytest.raises(ProtocolError, match="cut back to 8, and it ends at 8 already"):
+        world.pull(diverges=LogPoint(9, 8))
+
+
+def test_a_log_that_has_nothing_in_common_begins_anew(world: World) -> None:
+    world.lead(5)
+    world.pull_all()
+    before = world.copy.log_id
+    world.pull(diverges=LogPoint(3, 0))
+    assert (world.copy.ends().log_end_offset, world.copy.log_id != before) == (0, True)
+    world.pull_all()
+    assert world.copy.ends().log_end_offset == 5
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_a_log_that_ends_before_its_leaders_begins_anew(
+    world: World, tmp_path: Path, is_copy: bool
+) -> None:
+    """What is not known to be a copy may be the only one of what it has, and is kept."""
+    world.lead(5)
+    world.pull_all()
+    world.follow(is_copy=is_copy)
+    world.pull(log_start_offset=50)
+    ends = world.copy.ends()
+    assert (ends.log_start_offset, ends.log_end_offset) == (50, 50)
+    assert world.copy is world.logs.directory.get(T0)
+    assert world.followed.is_copy
+    strays = [each.name for each in (tmp_path / "2").iterdir() if each.name.endswith(".stray")]
+    assert len(strays) == (0 if is_copy else 1)
+
+
+def test_ranges_without_records_are_passed_over(world: World) -> None:
+    world.lead(5)
+    world.leader.go_on_at(20)
+    world.lead(5)
+    world.pull()
+    world.pull(go_on_at=20)
+    world.pull_all()
+    assert world.copy.ends().lost == world.leader.ends().lost
+    assert world.copy.ends().log_end_offset == 25
+
+
+def test_the_leaders_start_is_taken(world: World) -> None:
+    world.lead(*[5] * 60)
+    world.pull_all()
+    world.pull(log_start_offset=200)
+    assert world.copy.ends().log_start_offset == 200
+
+
+def test_room_is_looked_for_before_the_first_byte(world: World) -> None:
+    world.lead(5)
+    world.room = 1 << 20
+    result, payload = world.answer()
+    result.remaining_bytes = 2 << 20
+    with pytest.raises(StorageError, match="no room"):
+        world.followed.apply(result, payload)
+    assert world.copy.ends().size_bytes == 0
+    world.room = 1 << 40
+    world.followed.apply(*world.answer())
+    assert world.room_asked == [2 << 20, len(payload)]
+
+
+def staged_answer(world: World, *, position: int) -> tuple[ReplicateResult, memoryview]:
+    found = world.leader.staging.read_as_replica(WRITE, position, max_bytes=1 << 20)
+    payload = b"" if found is None else found.read()
+    result, _ = world.answer()
+    size = world.leader.staging.size_bytes(WRITE)
+    result.staged = [StagedSource(WRITE, size, position, len(payload))]
+    return result, memoryview(bytearray(payload))
+
+
+def test_what_writes_have_staged_comes_along_and_goes_with_them(world: World) -> None:
+    world.lead(5)
+    world.pull_all()
+    stage(world.leader, attempt(1), 2, 3)
+    world.followed.apply(*staged_answer(world, position=0))
+    stage(world.leader, attempt(2), 4)
+    (told,) = world.followed.request(1).staged
+    world.followed.apply(*staged_answer(world, position=told.position))
+    assert world.copy.staging.replica_state() == world.leader.staging.replica_state()
+    (told,) = world.followed.request(1).staged
+    assert told.flushed == told.position == world.leader.staging.size_bytes(WRITE)
+    world.pull()  # the leader names no write
+    assert world.copy.staging.replica_state() == []
+
+
+def test_a_copy_of_something_else_is_dropped_and_copied_anew(world: World) -> None:
+    stage(world.leader, attempt(1), 2)
+    world.followed.apply(*staged_answer(world, position=0))
+    world.leader.staging.discard(WRITE)
+    stage(world.leader, attempt(3), 1, 1)
+    world.followed.request(1)
+    result, payload = staged_answer(world, position=0)
+    world.followed.apply(result, payload)
+    assert world.copy.staging.replica_state() == world.leader.staging.replica_state()
+
+
+def test_a_piece_of_another_file_is_not_taken(world: World) -> None:
+    stage(world.leader, attempt(1), 2)
+    result, payload = staged_answer(world, position=0)
+    result.staged[0] = StagedSource(WRITE + 1, len(payload), 0, len(payload))
+    world.followed.apply(result, payload)
+    assert world.copy.staging.replica_state() == []
+    world.followed.apply(*staged_answer(world, position=0))
+    assert world.copy.staging.replica_state() == world.leader.staging.replica_state()

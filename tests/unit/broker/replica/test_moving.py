@@ -1,0 +1,180 @@
+"""What a broker does with the logs of partitions that move to it, and of those that moved away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from spark_logbus.broker.replica import following as module
+from spark_logbus.broker.replica import manager as manager_module
+from spark_logbus.broker.replica.following import AT_A_TIME
+from spark_logbus.broker.replica.states import ReplicaState
+from spark_logbus.coordination.payloads import MovePayload, PartitionState
+from spark_logbus.log import PartitionLog
+from spark_logbus.model import TopicPartition
+from spark_logbus.retry import Backoff
+from tests.fakes.broker_parts import T0, logs_in, record_batch
+from tests.fakes.log_directory import ensure_one
+from tests.helpers import wait_until
+from tests.unit.broker.replica.test_manager import OLD, Following
+
+HERE = MovePayload(to=[1], since_us=1)
+LED_THERE = PartitionState(leader=2, leader_epoch=5, in_sync=[2], end=10)
+
+
+@pytest.fixture
+def following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Following]:
+    monkeypatch.setattr(manager_module, "_RETRY", Backoff(first_ms=10, max_ms=20))
+    monkeypatch.setattr(module, "_RETRY", Backoff(first_ms=5, max_ms=10))
+    with logs_in(tmp_path / "data") as logs:
+        world = Following(logs)
+        world.topics.told = OLD
+        world.topics.known[T0] = LED_THERE
+        yield world
+        world.stop()
+
+
+def log_here(following: Following, *, epoch: int = 4, records: int = 10) -> PartitionLog:
+    log = ensure_one(following.logs.directory, T0, topic_id=OLD, config={})
+    log.append_as_leader(record_batch(records), leader_epoch=epoch)
+    log.flush()
+    return log
+
+
+def test_a_log_that_is_another_brokers_is_set_aside_at_the_start(following: Following) -> None:
+    log_here(following)
+    following.tell(brokers=(2,))
+    wait_until(lambda: following.logs.directory.moved.find())
+    wait_until(lambda: following.state() is ReplicaState.ABSENT)
+    assert following.logs.directory.logs() == []
+
+
+@pytest.mark.parametrize(
+    ("epoch", "records", "state"),
+    [
+        (6, 10, LED_THERE),
+        (4, 11, LED_THERE),
+        (4, 10, msgspec.structs.replace(LED_THERE, refused="Its log is gone.")),
+        (4, 10, msgspec.structs.replace(LED_THERE, leader=1)),
+        (4, 10, None),
+    ],
+)
+def test_a_log_that_may_be_the_only_one_stays_in_its_place(
+    following: Following,
+    caplog: pytest.LogCaptureFixture,
+    epoch: int,
+    records: int,
+    state: PartitionState | None,
+) -> None:
+    """ZooKeeper was restored from an older state, say, or the other broker has lost its disk."""
+    log = log_here(following, epoch=epoch, records=records)
+    following.topics.known[T0] = state
+    with caplog.at_level(logging.WARNING):
+        following.tell(brokers=(2,))
+        wait_until(lambda: "is kept, though the partition is not this broker's" in caplog.text)
+    assert following.state() is ReplicaState.MOVED
+    assert following.logs.directory.get(T0) is log
+    assert log.deletion_paused
+    following.topics.known[T0] = msgspec.structs.replace(LED_THERE, leader_epoch=9, end=20)
+    wait_until(lambda: following.logs.directory.moved.find())
+
+
+def test_a_partition_that_moved_away_is_led_no_more(following: Following) -> None:
+    following.topics.known.clear()
+    following.tell(brokers=(1,))
+    wait_until(following.leads)
+    log = following.replica_manager.leader_of(T0).log
+    log.append_as_leader(record_batch(10), leader_epoch=0)
+    log.flush()
+    following.moved.clear()
+    following.topics.known[T0] = LED_THERE
+    following.tell(brokers=(2,))
+    wait_until(lambda: following.logs.directory.moved.find())
+    assert not following.leads()
+    assert T0 in following.moved, "who waits for its records has to learn of it"
+
+
+def test_a_partition_that_moves_here_is_followed_then_led(following: Following) -> None:
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.state() is ReplicaState.FOLLOWING)
+    assert not following.leads()
+    log = following.logs.directory.get(T0)
+    assert log is not None
+    following.topics.known[T0] = PartitionState(1, 6, [1], end=0, replicas={1: log.log_id or ""})
+    following.topics.epochs[T0] = 6
+    following.tell(brokers=(1,))
+    wait_until(following.leads)
+    assert following.replica_manager.leader_of(T0).log is log
+    assert following.replica_manager.leader_of(T0).leader_epoch == 7
+    assert following.watermarks(T0, 10) == 10, "it is the sole replica now"
+    assert not following.following.has(T0)
+
+
+def test_a_leader_that_is_away_holds_up_no_other_partition(following: Following) -> None:
+    """All of these leaders are away, so each partition has its turn again and again."""
+    several = 2 * AT_A_TIME
+    for number in range(several):
+        following.topics.known[TopicPartition("t", number)] = LED_THERE
+    following.tell(brokers=(2,) * several, moves=dict.fromkeys(range(several), HERE))
+    most = 0
+
+    def all_were_tried() -> bool:
+        nonlocal most
+        most = max(most, len(following.following.followed()))
+        return len(following.logs.directory.logs()) == several
+
+    wait_until(all_were_tried)
+    assert most <= AT_A_TIME
+    assert following.topics.failed == {}
+
+
+def test_a_leader_that_does_not_serve_ends_the_move(following: Following) -> None:
+    following.topics.known[T0] = msgspec.structs.replace(LED_THERE, refused="Its log is missing.")
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.topics.failed)
+    assert following.topics.failed[T0] == "Broker 2 does not serve t-0: Its log is missing."
+    assert following.logs.directory.logs() == []
+
+
+def test_a_log_of_a_later_epoch_than_zookeeper_knows_is_not_written_over(
+    following: Following,
+) -> None:
+    log = log_here(following, epoch=9)
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.topics.failed)
+    assert "was led in epoch 9, and ZooKeeper knows of none after 5" in following.topics.failed[T0]
+    assert log.ends().log_end_offset == 10
+
+
+def test_a_copy_goes_when_its_move_has_ended(following: Following) -> None:
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.state() is ReplicaState.FOLLOWING)
+    log = following.logs.directory.get(T0)
+    assert log is not None
+    following.tell(brokers=(2,))
+    wait_until(lambda: following.logs.directory.logs() == [])
+    wait_until(lambda: following.state() is ReplicaState.ABSENT)
+    assert following.logs.directory.moved.find() == [], "it never led, and the leader has it all"
+    assert following.directories() == set()
+
+
+def test_a_broker_that_lost_its_id_follows_nothing(following: Following) -> None:
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.state() is ReplicaState.FOLLOWING)
+    following.replica_manager.resign()
+    wait_until(lambda: not following.following.has(T0))
+    assert following.state() is ReplicaState.HELD
+    following.replica_manager.lead_again()
+    wait_until(lambda: following.state() is ReplicaState.FOLLOWING)
+
+
+def test_a_topic_that_is_deleted_while_it_moves_here(following: Following) -> None:
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.state() is ReplicaState.FOLLOWING)
+    following.tell(None)
+    wait_until(lambda: following.directories() == set())
+    assert not following.following.has(T0)
