@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from spark_logbus.client import (
     WriteIdentity,
 )
 from spark_logbus.client.producer.acknowledgements import RecordFuture
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import LogConfig, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, MoveRequest, MoveResponse, PartitionMove
@@ -33,7 +34,7 @@ from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record.stage_id import WRITE_BITS, stage_id
 from tests.fakes.log_directory import batches_from
 from tests.helpers import wait_until
-from tests.servers.broker import broker_here, connect
+from tests.servers.broker import broker_here, broker_process, connect
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 NO_RESERVE = MovesConfig(reserve_bytes=0)
@@ -345,7 +346,7 @@ def test_a_compacted_log_moves_as_it_is(brokers: Brokers, cluster: Cluster) -> N
 
 
 def test_writes_that_span_a_move_commit_once(brokers: Brokers, cluster: Cluster) -> None:
-    """One has staged some of its records, and one has prepared, when the partition moves."""
+    """Moves the partition when one write has prepared and another has staged some records."""
     where = create(brokers, cluster)
     writes = AtomicWrites(cluster)
     first, second = secrets.randbits(WRITE_BITS), secrets.randbits(WRITE_BITS)
@@ -365,3 +366,54 @@ def test_writes_that_span_a_move_commit_once(brokers: Brokers, cluster: Cluster)
     assert numbers(cluster, where, 300) == dense(300)
     fill(cluster, where, 1, start=300)
     assert numbers(cluster, where, 301) == dense(301)
+
+
+@pytest.fixture
+def processes(tmp_path: Path, chroot: str) -> Iterator[dict[int, BrokerProcess]]:
+    settings = {"moves": {"reserve_bytes": 0}, "log": {"segment_bytes": 100_000}}
+    with ExitStack() as stack:
+        yield {
+            number: stack.enter_context(
+                broker_process(tmp_path / f"p{number}", chroot, broker_id=number, settings=settings)
+            )
+            for number in (1, 2)
+        }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [1, 2])
+def test_a_move_goes_on_after_a_kill(
+    processes: dict[int, BrokerProcess], chroot: str, killed: int
+) -> None:
+    """Kills the broker while there are records to copy, and again when it is nearly done."""
+    where = TopicPartition("t", 0)
+    with Cluster.from_zookeeper(chroot, CONFIG) as cluster:
+        admin = Admin(cluster)
+        admin.create_topic("t", partitions=1)
+
+        def leader() -> int:
+            found = admin.describe(["t"])["t"].partitions[0].leader
+            return 0 if found is None else found.broker_id
+
+        first = wait_until(leader)
+        fill(cluster, where, 2_500, padding=1_000)
+        to = 3 - first
+        broker = processes[first if killed == 1 else to]
+        directory = processes[to].directory / "data" / "t-0"
+        admin.move_partitions({where: to}, throttle=400_000)
+        for size_bytes in (100_000, 1_400_000):
+            wait_until(lambda: directory_bytes(directory) > size_bytes)  # noqa: B023
+            broker.kill()
+            broker.start()
+        wait_until(lambda: leader() == to)
+        fill(cluster, where, 10, start=2_500)
+        assert numbers(cluster, where, 2_510) == dense(2_510)
+
+
+def directory_bytes(directory: Path) -> int:
+    """Size of what is in a directory, of which files may go meanwhile; 0 without one."""
+    size = 0
+    with suppress(FileNotFoundError):
+        for file in directory.iterdir():
+            size += file.stat().st_size
+    return size

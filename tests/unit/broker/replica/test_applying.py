@@ -67,7 +67,7 @@ class World:
         self.leader.flush()
 
     def answer(self, **changes: object) -> tuple[ReplicateResult, memoryview]:
-        """What the leader answers to a request: some of what the follower lacks."""
+        """Answer of the leader to a request: some of what the follower lacks."""
         wanted = self.followed.request(1 << 20)
         ends = self.leader.ends()
         result = ReplicateResult("t", 0, leader_epoch=7, log_start_offset=ends.log_start_offset)
@@ -168,7 +168,7 @@ def test_a_log_that_has_nothing_in_common_begins_anew(world: World) -> None:
 def test_a_log_that_ends_before_its_leaders_begins_anew(
     world: World, tmp_path: Path, is_copy: bool
 ) -> None:
-    """What is not known to be a copy may be the only one of what it has, and is kept."""
+    """Keeps a log that is not known to be a copy, and so may be the only one of what it has."""
     world.lead(5)
     world.pull_all()
     world.follow(is_copy=is_copy)

@@ -115,7 +115,7 @@ def test_a_partition_that_moves_here_is_followed_then_led(following: Following) 
 
 
 def test_a_leader_that_is_away_holds_up_no_other_partition(following: Following) -> None:
-    """All of these leaders are away, so each partition has its turn again and again."""
+    """Partitions whose leaders are away have their turns again and again."""
     several = 2 * AT_A_TIME
     for number in range(several):
         following.topics.known[TopicPartition("t", number)] = LED_THERE
