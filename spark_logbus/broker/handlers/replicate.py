@@ -143,10 +143,11 @@ class ReplicateHandler:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
         led = self._replica_manager.leader_of(topic_partition).of_topic(wanted.topic_id)
         move = self._standing(topic_partition, led.log.topic_id)
-        if move is None or move.to != [broker_id]:
+        if move is None or (move.to, move.since_us) != ([broker_id], wanted.since_us):
             raise NotLeaderError(
-                f"{topic_partition} is not to move to broker {broker_id}, as far as broker "
-                f"{self._broker_id} knows, which leads it; ask again when it has heard of it."
+                f"{topic_partition} is not to move to broker {broker_id} since {wanted.since_us} "
+                f"µs, as far as broker {self._broker_id} knows, which leads it; ask again when it "
+                "has heard of it."
             )
         if wanted.leader_epoch != led.leader_epoch:
             raise NotLeaderError(
@@ -323,4 +324,6 @@ def _checked(broker_id: int, wanted: FollowedPartition) -> Copy | None:
                 "them on its disk: that cannot be, or is told twice."
             )
         staged[each.write] = StagedPosition(each.write, each.position, each.flushed, each.digest)
-    return Copy(broker_id, wanted.log_id, wanted.offset, wanted.flushed_end, staged)
+    return Copy(
+        broker_id, wanted.log_id, wanted.offset, wanted.flushed_end, wanted.since_us, staged
+    )

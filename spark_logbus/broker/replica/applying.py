@@ -106,6 +106,7 @@ class FollowedLog:
             topic=where.topic,
             partition=where.partition,
             topic_id=self.moving.topic_id,
+            since_us=self.moving.move.since_us,
             leader_epoch=self.leader_epoch,
             log_id=log.log_id or "",
             offset=log.ends().log_end_offset,

@@ -30,12 +30,15 @@ _HEARD_AFTER_S: Final = 60.0
 @dataclass(frozen=True, slots=True)
 class Copy:
     """A copy of a partition as its follower tells of it: the id of its log, that log's end and
-    what of it is on disk, and of each write what is staged."""
+    what of it is on disk, and of each write what is staged. ``since_us`` is the time of the move
+    for which it was told: a copy is deleted when its move is cancelled, and it may be begun again.
+    """
 
     broker_id: int
     log_id: str
     offset: int
     flushed_end: int
+    since_us: int
     staged: Mapping[int, StagedPosition] = field(default_factory=dict)
 
     def has(self, end: int, staged: Iterable[StagedPosition]) -> bool:
@@ -223,4 +226,6 @@ class _NewLeader(NamedTuple):
 
 
 def _is_same(copy: Copy, other: Copy) -> bool:
-    return (copy.broker_id, copy.log_id) == (other.broker_id, other.log_id)
+    return (copy.broker_id, copy.log_id, copy.since_us) == (
+        other.broker_id, other.log_id, other.since_us,
+    )  # fmt: skip

@@ -165,7 +165,8 @@ class HandOvers:
         if self._replica_manager.find(led.log.topic_partition) is not led:
             return False
         move = self._standing(led.log.topic_partition, led.log.topic_id)
-        return move is not None and move.to == [follower.copy.broker_id]
+        copy = follower.copy
+        return move is not None and (move.to, move.since_us) == ([copy.broker_id], copy.since_us)
 
     def _may_begin(self) -> bool:
         return (
@@ -242,7 +243,9 @@ class HandOvers:
         log = led.log
 
         def is_whole(copy: Copy) -> bool:
-            return copy.log_id == lead.log_id and copy.has(lead.end, log.staging.replica_state())
+            return (copy.log_id, copy.since_us) == (lead.log_id, lead.since_us) and copy.has(
+                lead.end, log.staging.replica_state()
+            )
 
         self._changed(lead.topic_partition)  # the follower may be waiting for something to come
         copy = self._followers.wait_for(led, is_whole, timeout_s=_LONGEST_PAUSE_S)
@@ -278,10 +281,11 @@ class HandOvers:
             to=copy.broker_id,
             log_id=copy.log_id,
             end=end,
+            since_us=copy.since_us,
         )
 
     def _settle(self, led: LeaderPartition, lead: HandOver) -> None:
-        """Ask ZooKeeper whether a lead is handed over of which that is not known."""
+        """Have ZooKeeper settle whether a lead is handed over of which that is not known."""
         try:
             done = self._moves.settle(lead)
         except UnknownTopicError:

@@ -51,6 +51,7 @@ class HandOver(NamedTuple):
     """The lead of a partition as its leader gives it away.
 
     ``log_id`` is of the new broker's log, which has everything before ``end`` on its disk.
+    ``since_us`` says in which move it has told so.
     """
 
     topic_partition: TopicPartition
@@ -60,6 +61,7 @@ class HandOver(NamedTuple):
     to: int
     log_id: str
     end: int
+    since_us: int
 
 
 class PartitionMoves:
@@ -175,7 +177,7 @@ class PartitionMoves:
                 or now.refused is not None
                 or move is None
                 or move.error
-                or move.to != [lead.to]
+                or (move.to, move.since_us) != ([lead.to], lead.since_us)
             ):
                 raise MoveEndedError(
                     f"{where} is not handed over to broker {lead.to}: its move was ended, or it is "

@@ -32,12 +32,14 @@ class FollowedPartition(Message):
     ``offset`` is the end of the follower's log, from where on it wants records; ``last_epoch`` the
     leader epoch of the record before, -1 if it knows none; ``flushed_end`` the end of what is on
     its disk. ``log_id`` is of that log; empty as long as there is none: then nothing is copied, and
-    the answer says where the leader's log begins. ``leader_epoch`` is the one that it follows.
+    the answer says where the leader's log begins. ``leader_epoch`` is the one that it follows, and
+    ``since_us`` the time of the move for which it does.
     """
 
     topic: str
     partition: int
     topic_id: str
+    since_us: int
     leader_epoch: int
     log_id: str
     offset: int

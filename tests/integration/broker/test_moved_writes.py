@@ -190,26 +190,26 @@ def test_a_hand_over_whose_reply_is_lost_is_looked_up(
 ) -> None:
     with Producer(pair.cluster) as producer:
         producer.send(TOPIC, b"a", partition=0).result(60)
-        before, lost = hand_overs(pair), threading.Event()
-        hand_over, asked = PartitionMoves.hand_over, before._moves.handed_over
+        before, lost, silent = hand_overs(pair), threading.Event(), [True]
+        hand_over = PartitionMoves.hand_over
 
         def lose(self: PartitionMoves, lead: HandOver) -> PartitionState:
-            if lost.is_set():
-                return hand_over(self, lead)
-            lost.set()
-            if when == "after":
+            if when == "after" and not lost.is_set():
                 hand_over(self, lead)
-            raise CoordinationError("The reply was lost.")
+            lost.set()
+            if silent:
+                raise CoordinationError("The reply was lost.")
+            return hand_over(self, lead)
 
-        silent = [True]
+        settle = PartitionMoves.settle
 
-        def handed_over(lead: HandOver) -> bool:
-            if lost.is_set() and silent[0]:
+        def stay_silent(self: PartitionMoves, lead: HandOver) -> bool:
+            if silent:
                 raise CoordinationError("ZooKeeper is away.")
-            return asked(lead)
+            return settle(self, lead)
 
         monkeypatch.setattr(PartitionMoves, "hand_over", lose)
-        monkeypatch.setattr(before._moves, "handed_over", handed_over)
+        monkeypatch.setattr(PartitionMoves, "settle", stay_silent)
         old = wait_until(lambda: pair.leader(0))
         pair.ask_to_move(0, 3 - old)
         assert lost.wait(60)
@@ -220,7 +220,7 @@ def test_a_hand_over_whose_reply_is_lost_is_looked_up(
         else:
             wait_until(lambda: before._doubts)
             assert not future.done(), "nobody may acknowledge it now"
-        silent[0] = False
+        silent.clear()
         assert future.result(60).offset == 1
         wait_until(lambda: pair.leader(0) == 3 - old)
     assert pair.values(0) == ["a", "b"]

@@ -16,6 +16,7 @@ from spark_logbus.client import Admin, Cluster
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.moves import HandOver, PartitionMoves
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
+from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import Session
@@ -31,6 +32,7 @@ class World:
     def __init__(self, chroot: str, admin: Admin, session: Session) -> None:
         self.chroot = chroot
         self.admin = admin
+        self.session = session
         self.states = PartitionStates(session)
         self.moves = PartitionMoves(session)
 
@@ -38,8 +40,12 @@ class World:
         where = TopicPartition("t", partition)
         state = self.states.states_of([where])[where]
         assert isinstance(state, PartitionState)
-        topic_id = self.admin.describe(["t"], ends=False)["t"].topic_id
-        self.moves.hand_over(HandOver(where, topic_id, 1, state.leader_epoch, 2, "x", 0))
+        record = TopicRegistry(self.session).get("t")
+        assert record is not None
+        since_us = record.moves[where.partition].since_us
+        self.moves.hand_over(
+            HandOver(where, record.topic_id, 1, state.leader_epoch, 2, "x", 0, since_us)
+        )
 
     def moving(self) -> set[int]:
         return {each.topic_partition.partition for each in self.admin.describe_moves()}

@@ -14,6 +14,7 @@ from spark_logbus.client.admin.placement import mark_drained
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.moves import HandOver, PartitionMoves
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
+from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -45,8 +46,12 @@ class World:
     def hand_over(self, where: TopicPartition) -> None:
         state = PartitionStates(self.session).states_of([where])[where]
         assert isinstance(state, PartitionState)
-        topic_id = self.admin.describe(["t"], ends=False)["t"].topic_id
-        self.moves.hand_over(HandOver(where, topic_id, 1, state.leader_epoch, 2, "x", 0))
+        record = TopicRegistry(self.session).get("t")
+        assert record is not None
+        since_us = record.moves[where.partition].since_us
+        self.moves.hand_over(
+            HandOver(where, record.topic_id, 1, state.leader_epoch, 2, "x", 0, since_us)
+        )
 
 
 @pytest.fixture

@@ -74,8 +74,8 @@ class Cluster:
     def state(self) -> PartitionState:
         return self.states.states("orders")[0]
 
-    def lead(self, *, epoch: int = 0, to: int = 2, end: int = 40) -> HandOver:
-        return HandOver(MOVED, self.topic_id, 1, epoch, to, "new", end)
+    def lead(self, *, epoch: int = 0, to: int = 2, end: int = 40, since_us: int = 1) -> HandOver:
+        return HandOver(MOVED, self.topic_id, 1, epoch, to, "new", end, since_us)
 
     def require_nothing_changed(self) -> None:
         assert self.record.partitions == {0: [1], 1: [1]}
@@ -228,6 +228,7 @@ class TestEnd:
         for wrong in (
             cluster.lead(to=3),
             cluster.lead(epoch=1),
+            cluster.lead(since_us=2),  # of an earlier or later move there
             cluster.lead()._replace(leader=3),
             cluster.lead()._replace(topic_partition=TopicPartition("orders", 1)),
         ):
@@ -424,7 +425,7 @@ class TestRivals:
     def test_a_cancel(self, cluster: Cluster, leader: Cluster) -> None:
         for number in range(ROUNDS):
             cluster.moves.begin("orders", {0: MovePayload(to=[2], since_us=number)})
-            lead = cluster.lead()
+            lead = cluster.lead(since_us=number)
             handed, ended = at_once(
                 partial(leader.moves.hand_over, lead),
                 lambda: cluster.moves.cancel("orders", [0]),

@@ -120,7 +120,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
     Api.REPLICATE: (
         ReplicateRequest(
             6, 50, 1 << 20,
-            [FollowedPartition("t", 0, TOPIC_ID, EPOCH, "b" * 32, 0, 0, 0, 1 << 20,
+            [FollowedPartition("t", 0, TOPIC_ID, 1, EPOCH, "b" * 32, 0, 0, 0, 1 << 20,
                                [StagedCopy(WRITE, 1, 1, 1)])],
         ),
         b"",

@@ -122,7 +122,7 @@ def test_the_leader_tells_how_far_a_move_has_come(asking: Asking) -> None:
     not_known = [MoveState(6, 4, 3), MoveState(1, 5)]
     assert [each.move for each in asking.ask(None, ends=True).topics[0].partitions] == not_known
     led = asking.logs.here.leader_of(T0)
-    asking.followers.tell(led, Copy(6, "b" * 32, 0, 0), lacking_bytes=100)
+    asking.followers.tell(led, Copy(6, "b" * 32, 0, 0, 4), lacking_bytes=100)
     asking.logs.clock.advance(2)
     assert [each.move for each in asking.ask(None).topics[0].partitions] == not_known
     total = log.ends().size_bytes + log.staging.totals.size_bytes

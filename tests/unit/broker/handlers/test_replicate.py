@@ -97,7 +97,7 @@ class Following:
 def copy(offset: int = 0, flushed: int | None = None, **fields: Any) -> FollowedPartition:
     """The first partition, as its follower has it."""
     part = FollowedPartition(
-        T0.topic, T0.partition, TOPIC_ID, EPOCH, LOG_ID, offset, EPOCH if offset else -1,
+        T0.topic, T0.partition, TOPIC_ID, 1, EPOCH, LOG_ID, offset, EPOCH if offset else -1,
         offset if flushed is None else flushed, 1 << 20,
     )  # fmt: skip
     return msgspec.structs.replace(part, **fields)
@@ -205,7 +205,7 @@ def _error(result: ReplicateResult) -> Exception | None:
         (copy(3, -1), InvalidRequestError, "with -1 as the end"),
         (copy(3, last_epoch=-2), InvalidRequestError, "-2 as its last leader epoch"),
         (copy(log_id="b" * 101), InvalidRequestError, "a log id of 101 characters"),
-        (copy(partition=1), NotLeaderError, "t-1 is not to move to broker 6"),
+        (copy(partition=1), NotLeaderError, "t-1 is not to move to broker 6 since 1 µs"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_not_believed(
@@ -222,7 +222,9 @@ def test_only_the_broker_to_which_the_partition_moves_is_believed(following: Fol
     following.append(3)
     error = _error(one(following.ask(copy(3), broker_id=7)))
     assert isinstance(error, NotLeaderError)
-    assert "t-0 is not to move to broker 7, as far as broker 5 knows" in str(error)
+    assert "t-0 is not to move to broker 7 since 1 µs, as far as broker 5 knows" in str(error)
+    assert isinstance(_error(one(following.ask(copy(3, since_us=2)))), NotLeaderError)
+    assert following.told() is None
     following.moves.clear()
     assert isinstance(_error(one(following.ask(copy(3)))), NotLeaderError)
     assert following.told() is None
@@ -273,7 +275,7 @@ def test_a_copy_that_ends_before_the_log_begins_is_told_where_to_begin(tmp_path:
         result = one(following.ask(copy(0, log_id="", last_epoch=-5)))
         assert (result.log_start_offset, result.log_end, result.length) == (start, 40, 0)
         assert result.remaining_bytes > 0
-        assert following.told() is None or following.told() == Copy(FOLLOWER, LOG_ID, 1, 1)
+        assert following.told() is None or following.told() == Copy(FOLLOWER, LOG_ID, 1, 1, 1)
 
 
 def test_a_follower_passes_over_what_is_lost(following: Following) -> None:

@@ -53,7 +53,12 @@ class Moves:
         self.meanwhile: Callable[[], None] = lambda: None
 
     def hand_over(self, lead: HandOver) -> None:
+        if self.away is not None:
+            raise self.away
         self.meanwhile()
+        self.meanwhile = lambda: None
+        if self.leader != lead.leader:
+            raise MoveEndedError("It is led by another.")
         if self.fails is not None and not self.fails_when_done:
             raise self.fails
         self.leader = lead.to
@@ -111,9 +116,11 @@ class HandingOver:
         flushed: int | None = None,
         *staged: StagedPosition,
         lacking_bytes: int = 0,
+        since_us: int = 1,
     ) -> None:
         by_write = {each.write: each for each in staged}
-        told = Copy(FOLLOWER, LOG_ID, offset, offset if flushed is None else flushed, by_write)
+        flushed = offset if flushed is None else flushed
+        told = Copy(FOLLOWER, LOG_ID, offset, flushed, since_us, by_write)
         self.followers.tell(self.led, told, lacking_bytes=lacking_bytes)
 
     @property
@@ -140,7 +147,7 @@ def test_the_lead_goes_to_a_follower_that_has_everything_on_its_disk(handing: Ha
     log = handing.log
     handing.tell(3)
     handing.look()
-    assert handing.moves.done == [HandOver(T0, TOPIC_ID, LEADER, EPOCH, FOLLOWER, LOG_ID, end=3)]
+    assert handing.moves.done == [HandOver(T0, TOPIC_ID, LEADER, EPOCH, FOLLOWER, LOG_ID, 3, 1)]
     assert not handing.leads
     assert handing.followers.was_handed_over(T0, TOPIC_ID, FOLLOWER)
     assert not handing.followers.all()
@@ -287,13 +294,32 @@ def test_a_hand_over_that_nobody_knows_about_takes_nothing_until_that_is_known(
         handing.look()
     log, handing.moves.away, handing.moves.fails = handing.log, None, None
     handing.look()
-    assert handing.leads is not done
     assert not handing.holds
+    assert handing.leads is not done
     if done:
         with pytest.raises(NotLeaderError):
             handing.append(log=log)
     else:
         handing.append()
+
+
+def test_what_was_told_in_an_earlier_move_counts_for_nothing(handing: HandingOver) -> None:
+    handing.append()
+    handing.tell(1, since_us=0)
+    handing.look()
+    assert not handing.followers.all()
+    handing.append()
+    handing.tell(2)
+    handing.standing[T0] = MovePayload(to=[FOLLOWER], since_us=2)  # cancelled, and begun again
+    handing.look()
+    assert not handing.moves.done
+    handing.tell(1, since_us=2)
+    thread = threading.Thread(target=handing.look)
+    thread.start()
+    wait_until(lambda: handing.changed)
+    handing.tell(2, since_us=1)
+    thread.join(60)
+    assert not handing.moves.done
 
 
 def test_a_move_that_was_cancelled_meanwhile_leaves_all_as_it_was(handing: HandingOver) -> None:
