@@ -43,6 +43,16 @@ class Pair:
                 return broker_id
         return None
 
+    def wait_for_leader(self, partition: int) -> int:
+        found: list[int] = []
+
+        def is_led() -> bool:
+            found.extend(each for each in [self.leader(partition)] if each is not None)
+            return bool(found)
+
+        wait_until(is_led, message=f"a leader of {partition}")
+        return found[0]
+
     def ask_to_move(self, partition: int, to: int) -> None:
         with connect(self.brokers[1]) as wire:
             request = MoveRequest([PartitionMove(TOPIC, partition, to)])
@@ -55,7 +65,7 @@ class Pair:
 
     def move_away(self, partition: int) -> int:
         """Moves a partition to the other broker; returns the one that had it."""
-        before = wait_until(lambda: self.leader(partition))
+        before = self.wait_for_leader(partition)
         self.move(partition, 3 - before)
         return before
 
@@ -180,7 +190,7 @@ def test_writes_are_committed_once_each_while_partitions_go_to_and_fro(pair: Pai
 
 def hand_overs(pair: Pair) -> HandOvers:
     """Those of the broker that leads the first partition."""
-    leader = wait_until(lambda: pair.leader(0))
+    leader = pair.wait_for_leader(0)
     return pair.brokers[leader]._hand_overs
 
 
@@ -210,7 +220,7 @@ def test_a_hand_over_whose_reply_is_lost_is_looked_up(
 
         monkeypatch.setattr(PartitionMoves, "hand_over", lose)
         monkeypatch.setattr(PartitionMoves, "settle", stay_silent)
-        old = wait_until(lambda: pair.leader(0))
+        old = pair.wait_for_leader(0)
         pair.ask_to_move(0, 3 - old)
         assert lost.wait(60)
         future = producer.send(TOPIC, b"b", partition=0)
@@ -241,7 +251,7 @@ def test_a_move_that_is_cancelled_at_the_last_moment_is_not_handed_over(
             raise
 
     monkeypatch.setattr(before._moves, "hand_over", cancel_first)
-    old = wait_until(lambda: pair.leader(0))
+    old = pair.wait_for_leader(0)
     with Producer(pair.cluster) as producer:
         producer.send(TOPIC, b"a", partition=0).result(60)
         pair.ask_to_move(0, 3 - old)
