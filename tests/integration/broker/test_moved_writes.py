@@ -189,7 +189,7 @@ def test_writes_are_committed_once_each_while_partitions_go_to_and_fro(pair: Pai
 
 
 def hand_overs(pair: Pair) -> HandOvers:
-    """Those of the broker that leads the first partition."""
+    """Finds the hand-overs of the broker that leads the first partition."""
     leader = pair.wait_for_leader(0)
     return pair.brokers[leader]._hand_overs
 
