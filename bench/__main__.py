@@ -23,6 +23,7 @@ BENCHMARKS = {
     "scaling": "partitions, readers, sizes of logs and brokers: how costs grow, beside Kafka's",
     "load": "a topic loaded into a warehouse, against a Spark job that writes the same rows",
     "mirror": "a topic copied to another cluster, against a consumer and a producer",
+    "move": "a partition that moves to another broker, against a copy of its files",
     "typed": "topics with a schema in Spark, against ready-made Arrow batches, JSON and Avro",
     "avro": "Avro datums to columns and back, against a loop of fastavro's",
     "audit": "what counting costs a producer, and an audit",
