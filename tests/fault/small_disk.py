@@ -71,8 +71,16 @@ def small_disk(path: Path, *, mib: int) -> Iterator[SmallDisk]:
 class BrokerOnSmallDisk(BrokerProcess):
     """``logbus broker`` in the namespace of the disk. Use from one thread at a time."""
 
-    def __init__(self, directory: Path, *, zookeeper: str, settings: Settings, disk: SmallDisk):
-        super().__init__(1, directory, zookeeper=zookeeper, settings=settings)
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        zookeeper: str,
+        settings: Settings,
+        disk: SmallDisk,
+        broker_id: int = 1,
+    ) -> None:
+        super().__init__(broker_id, directory, zookeeper=zookeeper, settings=settings)
         self._disk = disk
 
     def _prepare(self) -> list[str]:

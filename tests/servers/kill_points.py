@@ -11,14 +11,16 @@ from tests.helpers import process_is_stopped, wait_until
 
 
 class Writer(Protocol):
-    """A process that writes."""
+    """A process, or several, that come to points."""
 
     def alive(self) -> bool: ...
 
 
 class KillPoints:
     """Points of a driver's atomic writes: *staged*, *prepared*, *decided*, *half-published* (in
-    one partition), and *published*. ``directory`` is made."""
+    one partition), and *published*; of brokers between which a partition moves: *copying*,
+    *handing-over*, *handed-over*, *taking* and *taken* (the lead), *setting-aside* and *set-aside*
+    (the old log). ``directory`` is made."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -26,7 +28,7 @@ class KillPoints:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables for the driver, whose workers inherit them."""
+        """Environment variables for processes, whose children inherit them."""
         path = [str(Path(__file__).with_name("stopping")), os.environ.get("PYTHONPATH", "")]
         return {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
@@ -49,5 +51,5 @@ class KillPoints:
                     return pid
             return 0
 
-        what = f"a write into {topic} to be {point}"
+        what = f"{topic} to be {point}"
         return wait_until(stopped, deadline_s=120, message=what)

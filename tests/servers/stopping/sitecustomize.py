@@ -1,9 +1,10 @@
-"""Stops a process at a point of an atomic write's commit that a test has chosen.
+"""Stops a process at a point of an atomic write's commit, or of a partition's move, that a test has
+chosen.
 
 Python imports this when it starts, if the directory of this file is on ``PYTHONPATH``. A point is
 armed by a file in the directory ``LOGBUS_KILL_POINTS``, named by the point and the topic that is
-written. The first process that comes to it adds its id to the name, so that nobody else stops
-there, and stops. What then becomes of it, and of others meanwhile, is for the test to say.
+written or moved. The first process that comes to it adds its id to the name, so that nobody else
+stops there, and stops. What then becomes of it, and of others meanwhile, is for the test to say.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_MODULE = "spark_logbus.client.writes.atomic_write"
 _POINTS = os.environ.get("LOGBUS_KILL_POINTS", "")
 
 
@@ -36,8 +36,10 @@ def _armed(point: str, topic: str) -> Path:
     return Path(_POINTS, f"{point}.{topic}")
 
 
-def _put_points_into(module: ModuleType) -> None:
-    # Any, because types rightly have no word for what is done to it here.
+# Any below, because types rightly have no word for what is done to modules here.
+
+
+def _into_writes(module: ModuleType) -> None:
     writes: Any = module.__dict__["AtomicWrites"]
     shares: Any = module.__dict__["_shares"]
     commit, decide, publish, publish_all = (
@@ -70,16 +72,82 @@ def _put_points_into(module: ModuleType) -> None:
     writes._publish, writes._publish_all = stopping_publish, stopping_publish_all
 
 
+def _into_moves(module: ModuleType) -> None:
+    """The leader, before and after it has given away the lead."""
+    moves: Any = module.__dict__["PartitionMoves"]
+    hand_over = moves.hand_over
+
+    def stopping(self: Any, lead: Any) -> Any:
+        _stop_at("handing-over", [lead.topic_partition.topic])
+        state = hand_over(self, lead)
+        _stop_at("handed-over", [lead.topic_partition.topic])
+        return state
+
+    moves.hand_over = stopping
+
+
+def _into_states(module: ModuleType) -> None:
+    """A broker, before and after it has taken the lead of partitions."""
+    states: Any = module.__dict__["PartitionStates"]
+    lead_all = states.lead_all
+
+    def stopping(self: Any, claims: Any, **named: Any) -> Any:
+        topics = {claim.topic_partition.topic for claim in claims}
+        _stop_at("taking", topics)
+        led = lead_all(self, claims, **named)
+        _stop_at("taken", topics)
+        return led
+
+    states.lead_all = stopping
+
+
+def _into_followed_logs(module: ModuleType) -> None:
+    """A follower that has got something, before it is in its log."""
+    logs: Any = module.__dict__["FollowedLog"]
+    apply = logs.apply
+
+    def stopping(self: Any, result: Any, payload: Any) -> None:
+        _stop_at("copying", [self.topic_partition.topic])
+        apply(self, result, payload)
+
+    logs.apply = stopping
+
+
+def _into_old_logs(module: ModuleType) -> None:
+    """A broker that does not lead any more, before and after it has set aside the log."""
+    logs: Any = module.__dict__["OldLogs"]
+    set_aside = logs.set_aside
+
+    def stopping(self: Any, topic_partition: Any, topic_id: str) -> None:
+        _stop_at("setting-aside", [topic_partition.topic])
+        set_aside(self, topic_partition, topic_id)
+        _stop_at("set-aside", [topic_partition.topic])
+
+    logs.set_aside = stopping
+
+
+_MODULES: Mapping[str, Callable[[ModuleType], None]] = {
+    "spark_logbus.client.writes.atomic_write": _into_writes,
+    "spark_logbus.coordination.cluster.moves": _into_moves,
+    "spark_logbus.coordination.cluster.partition_states": _into_states,
+    "spark_logbus.broker.replica.applying": _into_followed_logs,
+    "spark_logbus.broker.replica.old_logs": _into_old_logs,
+}
+
+
 class _Finder(MetaPathFinder):
-    """Puts the points into the module when it is imported: imported from here, it would bring
+    """Puts the points into modules when they are imported: imported from here, they would bring
     threads into daemons that fork."""
+
+    def __init__(self) -> None:
+        self._left = {*_MODULES}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != _MODULE:
+        if name not in self._left:
             return None
-        sys.meta_path.remove(self)
+        self._left.remove(name)  # it is found by the others now
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.loader is not None
@@ -96,7 +164,7 @@ class _PointsLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _put_points_into(module)
+        _MODULES[module.__name__](module)
 
 
 if _POINTS:

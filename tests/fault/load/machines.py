@@ -1,0 +1,112 @@
+"""Brokers and a ZooKeeper server of their own, as processes that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from spark_logbus.client import Cluster
+from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
+from tests.fault.load.records import CLIENT
+from tests.helpers import frozen, wait_until
+from tests.servers.kill_points import KillPoints
+
+SESSION_S: Final = 3.0
+# Small, so that faults meet rolls, retired indexes and batches of several requests too.
+_LOG: Final = {"segment_bytes": 1 << 20, "index_interval_bytes": 256}
+# What moved away is deleted while the test runs, and no disk is too full for what comes.
+_MOVES: Final = {"retention_ms": 5_000, "reserve_bytes": 0}
+
+
+class Machines:
+    """Three brokers and ZooKeeper. Their faults are over when the methods return."""
+
+    def __init__(self, embedded: EmbeddedCluster, points: KillPoints) -> None:
+        self._embedded = embedded
+        self.points = points
+
+    @property
+    def zookeeper(self) -> str:
+        return self._embedded.zookeeper
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerProcess]:
+        return {broker.broker_id: broker for broker in self._embedded.brokers}
+
+    def kill(self, *ids: int, away_s: float = 0) -> None:
+        """Kills brokers all at once, and starts them again."""
+        for broker_id in ids:
+            self.brokers[broker_id].kill()
+        pause(away_s)
+        for broker_id in ids:
+            self.brokers[broker_id].launch()
+        for broker_id in ids:
+            self.brokers[broker_id].wait_until_ready()
+
+    def stand_still(self, broker_id: int, seconds: float) -> None:
+        with frozen(self.brokers[broker_id].pid):
+            pause(seconds)
+
+    def kill_zookeeper(self, *, away_s: float = 0) -> None:
+        server = self._embedded.zookeeper_server
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not server.running)
+        pause(away_s)
+        server.start()
+
+    def wait_for_point(self, point: str, topic: str) -> int:
+        """Waits for a broker to come to an armed point; returns its id. It stands still there."""
+        pid = self.points.wait_for(point, topic, self)
+        (broker_id,) = [each.broker_id for each in self._embedded.brokers if each.pid == pid]
+        return broker_id
+
+    def alive(self) -> bool:
+        """True; fails if a broker has ended by itself."""
+        for broker in self._embedded.brokers:
+            assert broker.running, broker.log_file.read_text()[-5000:]
+        return True
+
+    def check_logs(self) -> None:
+        """Fails if a broker has met something that nobody expected."""
+        for broker in self._embedded.brokers:
+            text = broker.log_file.read_text(errors="replace")
+            assert "Traceback (most recent call last)" not in text, f"see {broker.log_file}"
+
+    def connect(self, **options: Any) -> Cluster:
+        """A client's connections of its own."""
+        return Cluster.from_zookeeper(self.zookeeper, replace(CLIENT, **options))
+
+
+@contextmanager
+def machines(
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[Machines]:
+    """Starts them all. Their processes stop at points that a test arms."""
+    points = KillPoints(directory / "points")
+    for variable, value in points.environment.items():
+        monkeypatch.setenv(variable, value)  # brokers that are started again have them too
+    own: dict[str, Mapping[str, Any]] = {
+        "broker": {"zookeeper_session_ms": int(1000 * SESSION_S)},
+        "log": _LOG,
+        "moves": _MOVES,
+    }
+    with EmbeddedCluster(
+        directory / "cluster", brokers=3, settings={**own, **(settings or {})}
+    ) as embedded:
+        yield Machines(embedded, points)
+
+
+def pause(seconds: float) -> None:
+    """The length of a fault, or the moment at which it happens."""
+    threading.Event().wait(seconds)
