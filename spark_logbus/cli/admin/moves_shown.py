@@ -122,7 +122,7 @@ def fields_of_move(move: MoveDescription) -> dict[str, Any]:
 
 @contextmanager
 def shown(out: Console) -> Iterator[Callable[[MoveProgress], None]]:
-    """A bar in a terminal; else lines, now and then and when a partition has arrived."""
+    """A bar in a terminal; else lines, now and then and when a partition is not moved."""
     if not out.is_terminal:
         yield _Lines(out).show
         return
@@ -148,13 +148,13 @@ class _Lines:
         self._out = out
         self._clock = SystemClock()
         self._told_at = float("-inf")
-        self._over = 0
+        self._failed = 0
 
     def show(self, found: MoveProgress) -> None:
         now = self._clock.monotonic()
-        over = len(found.arrived) + len(found.failed) + len(found.stayed)
-        if over != self._over or now - self._told_at >= _TELL_EVERY_S:
-            self._told_at, self._over = now, over
+        failed = len(found.failed) + len(found.stayed)
+        if found.over or failed != self._failed or now - self._told_at >= _TELL_EVERY_S:
+            self._told_at, self._failed = now, failed
             self._out.print(how_far(found))
 
 
