@@ -155,6 +155,9 @@ class Leadership:
         elif isinstance(error, UnknownTopicError):
             logger.info("Not taking %s, it was deleted just now: %s", topic_partition, error)
             return True
+        elif isinstance(error, NotLeaderError):
+            logger.info("Not taking %s, it was moved away just now: %s", topic_partition, error)
+            return True
         elif isinstance(error, PartitionOfflineError):
             self._refuse(topic_partition, assigned.record, error)
         else:

@@ -122,7 +122,7 @@ class Topics:
         for claim in claims:
             if self.failures:
                 failure = self.failures.pop()
-                if not isinstance(failure, UnknownTopicError):
+                if not isinstance(failure, UnknownTopicError | NotLeaderError):
                     raise failure
                 found[claim.topic_partition] = failure
                 continue
@@ -399,6 +399,17 @@ def test_a_topic_that_goes_while_it_is_taken_leaves_nothing(following: Following
     wait_until(lambda: following.directories() == {"t-0"})
     following.tell(None)
     wait_until(lambda: following.directories() == set())
+
+
+def test_a_partition_that_moves_while_it_is_taken_is_no_error(
+    following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    following.topics.failures = [NotLeaderError("moved to broker 2")]
+    following.tell()
+    wait_until(lambda: "it was moved away just now: moved to broker 2" in caplog.text)
+    assert not following.leads()
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 def test_a_topic_that_was_created_again_is_led_anew(following: Following) -> None:
