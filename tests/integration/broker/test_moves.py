@@ -204,6 +204,19 @@ def test_a_partition_moves_with_its_records(brokers: Brokers, cluster: Cluster) 
     wait_until(lambda: brokers.directories(1) == {".moved"})
 
 
+def test_a_partition_moves_that_only_the_operating_system_flushes(
+    brokers: Brokers, cluster: Cluster
+) -> None:
+    """Its new broker flushes before it leads, though nobody asks for that otherwise."""
+    where = create(brokers, cluster, **{"flush.policy": "os"})
+    fill(cluster, where, 500)
+    brokers.move(where, 2)
+    brokers.wait_until_at(where, 2)
+    assert brokers.log_of(where, 2).flushed_end == 500
+    fill(cluster, where, 10, start=500)
+    assert numbers(cluster, where, 510) == dense(510)
+
+
 def test_nothing_is_lost_or_twice_while_a_partition_goes_to_and_fro(
     brokers: Brokers, cluster: Cluster
 ) -> None:

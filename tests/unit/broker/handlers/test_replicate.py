@@ -14,7 +14,13 @@ from spark_logbus.broker.replica.followers import Copy, Followers
 from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.coordination.payloads import MovePayload
-from spark_logbus.errors import InvalidRequestError, NotLeaderError, StorageError, UnknownTopicError
+from spark_logbus.errors import (
+    CorruptRecordBatchError,
+    InvalidRequestError,
+    NotLeaderError,
+    StorageError,
+    UnknownTopicError,
+)
 from spark_logbus.log import LogConfig, StagedPosition
 from spark_logbus.model import TopicPartition
 from spark_logbus.network import Answer, DelayedResponse
@@ -422,3 +428,36 @@ def test_copies_that_cannot_be_are_refused(following: Following, told: list[Stag
     error = _error(one(following.ask(copy(staged=told))))
     assert isinstance(error, InvalidRequestError)
     assert following.told() is None
+
+
+# -- damage -------------------------------------------------------------------------------------
+
+
+def test_a_follower_passes_over_damage_that_is_known(following: Following) -> None:
+    following.append(6)
+    following.logs.flush()
+    log = following.led.log
+    (path,) = log.directory.glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[2 * BATCH : 4 * BATCH] = bytes(2 * BATCH)
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordBatchError):
+        log.read(3, max_bytes=1)
+    sent = offset = 0
+    passed: list[tuple[int, int]] = []
+    while offset < 6:
+        result = one(following.ask(copy(offset)))
+        assert result.error is None
+        sent += result.length
+        if result.go_on_at is not None:
+            passed.append((offset, result.go_on_at))
+            offset = result.go_on_at
+        else:
+            assert result.length
+            offset += result.length // BATCH
+    assert passed == [(2, 4)]
+    assert sent == 4 * BATCH
+    one(following.ask(copy(6), wait_ms=0))
+    follower = following.followers.find(following.led)
+    assert follower is not None
+    assert follower.lacking_bytes == 0
