@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from spark_logbus.client.admin.admin import Admin, TopicAlteration
     from spark_logbus.client.admin.cluster_health import BrokerDescription, ClusterDescription
     from spark_logbus.client.admin.groups import GroupDescription, GroupPosition, GroupRewind
-    from spark_logbus.client.admin.move_plans import BrokerLoad, MovePlan, PlannedMove
+    from spark_logbus.client.admin.levels import BrokerLoad
+    from spark_logbus.client.admin.move_plans import MovePlan, PlannedMove
     from spark_logbus.client.admin.moves import MoveDescription
     from spark_logbus.client.aio import AsyncConsumer, AsyncProducer
     from spark_logbus.client.cluster.bootstrap import Bootstrap
@@ -61,7 +62,8 @@ else:
             ),
             "admin.cluster_health": "BrokerDescription ClusterDescription",
             "admin.groups": "GroupDescription GroupPosition GroupRewind",
-            "admin.move_plans": "BrokerLoad MovePlan PlannedMove",
+            "admin.levels": "BrokerLoad",
+            "admin.move_plans": "MovePlan PlannedMove",
             "admin.moves": "MoveDescription",
             "schemas.admin": "SchemaDescription",
             "aio": "AsyncConsumer AsyncProducer",

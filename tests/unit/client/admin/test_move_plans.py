@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_logbus.client.admin.levels import BrokerLoad
 from spark_logbus.client.admin.move_plans import (
-    BrokerLoad,
     MovePlan,
     PlacedPartition,
     Placement,
