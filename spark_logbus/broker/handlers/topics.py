@@ -89,7 +89,7 @@ class TopicHandler:
 
     def delete(self, request: DeleteTopicRequest, _: RequestContext) -> Answer:
         def delete() -> Response:
-            self._topics.delete(request.name)
+            self._topics.delete(request.name, topic_id=request.topic_id)
             return Response(encode_response(DeleteTopicResponse()))
 
         return self._executor.run(delete)

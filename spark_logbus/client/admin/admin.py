@@ -113,7 +113,7 @@ class Admin(OffsetQueries):
         if not wanted.keys().isdisjoint(SCHEMA_KEYS) or any(
             each is not None for each in (*of_value, *of_key)
         ):
-            exists = self._exists(name, deadline)
+            exists = self._id_of(name, deadline) is not None
             if exists and not if_not_exists:
                 raise TopicExistsError(
                     f"The topic {name!r} exists already. Choose another name, or delete it first."
@@ -137,17 +137,18 @@ class Admin(OffsetQueries):
         )
         return self._wait_for_leaders(name, deadline)
 
-    def _exists(self, name: str, deadline: Deadline) -> bool:
+    def _id_of(self, name: str, deadline: Deadline) -> str | None:
+        """The id of the topic, None if no broker has heard of one."""
         self._cluster.invalidate(name)
         try:
-            self._cluster.retrying(
+            known = self._cluster.retrying(
                 f"Looking for topic {name}",
                 lambda deadline: self._cluster.topic(name, deadline),
                 deadline=deadline,
             )
         except UnknownTopicError:
-            return False
-        return True
+            return None
+        return known.topic_id
 
     def _with_schemas(
         self,
@@ -186,7 +187,9 @@ class Admin(OffsetQueries):
         """Delete a topic and wait until no broker shows it any more. UnknownTopicError."""
         check_name("topic", name)
         deadline = self._cluster.deadline_ms(timeout_ms)
-        request = DeleteTopicRequest(name)
+        # By its id: a broker that stood still may carry out the request long after another one did,
+        # when somebody has created the topic again.
+        request = DeleteTopicRequest(name, self._id_of(name, deadline))
         self._change(
             f"Deleting topic {name}",
             lambda deadline: self._cluster.ask_any(

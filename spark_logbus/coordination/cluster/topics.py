@@ -33,6 +33,7 @@ from spark_logbus.coordination.payloads import TopicPayload, encode
 from spark_logbus.errors import (
     CoordinationError,
     TopicExistsError,
+    UnknownTopicError,
 )
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import LostReplies, Node, Nodes
@@ -118,8 +119,9 @@ class TopicRegistry:
 
         return self._nodes.repeat(f"alter the topic {name}", attempt)
 
-    def delete(self, name: str) -> None:
-        """UnknownTopicError. When it returns, nobody sees the topic any more."""
+    def delete(self, name: str, *, topic_id: str | None = None) -> None:
+        """Deletes the topic, or the one with that id. UnknownTopicError. When it returns, nobody
+        sees the topic any more."""
         marked: set[str] = set()
 
         def attempt(deadline: Deadline) -> None:
@@ -131,6 +133,11 @@ class TopicRegistry:
             if node is None or payload is None or payload.deleted:
                 self._clean_up(name)
                 raise unknown_topic(name)
+            if topic_id is not None and payload.id != topic_id:
+                raise UnknownTopicError(
+                    f"The topic {name!r} with the id {topic_id} was deleted already. Another one "
+                    f"has that name now, with the id {payload.id}, and stays."
+                )
             marked.add(payload.id)
             self._nodes.transact(
                 f"delete the topic {name}",

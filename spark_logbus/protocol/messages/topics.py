@@ -55,7 +55,12 @@ declare(
 
 
 class DeleteTopicRequest(Message):
+    """``topic_id`` is of the topic that is meant: a request that a broker carries out late, after
+    it was repeated at another one, deletes no newer topic of that name. None: whichever there is.
+    """
+
     name: str
+    topic_id: str | None = None
 
 
 class DeleteTopicResponse(Message):

@@ -173,6 +173,17 @@ def test_topics_come_and_go(broker: Broker, wire: Wire) -> None:
     wait_until(lambda: not (broker.config.data_dir / "other-0").exists())
 
 
+def test_a_deletion_that_comes_late_leaves_the_next_topic_of_that_name(wire: Wire) -> None:
+    """It comes late from a broker that stood still, after another one has carried it out."""
+    late = DeleteTopicRequest("other", create_topic(wire, "other"))
+    wire.call(Api.DELETE_TOPIC, late, DeleteTopicResponse)
+    topic_id = create_topic(wire, "other")
+    with pytest.raises(UnknownTopicError, match=f"with the id {topic_id}, and stays"):
+        wire.call(Api.DELETE_TOPIC, late, DeleteTopicResponse)
+    assert is_led(wire, "other", topic_id)
+    wire.call(Api.DELETE_TOPIC, DeleteTopicRequest("other", topic_id), DeleteTopicResponse)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "x" * 250, "\x00"])
 def test_names_that_cannot_be_topics(wire: Wire, name: str) -> None:
     with pytest.raises(InvalidNameError):

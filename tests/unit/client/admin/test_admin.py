@@ -24,7 +24,7 @@ from spark_logbus.model import (
     OffsetSpec,
     TopicPartition,
 )
-from spark_logbus.protocol import Api, PartitionEnds
+from spark_logbus.protocol import Api, DeleteTopicRequest, PartitionEnds
 from spark_logbus.times import MAX_DURATION_US
 from tests.builders.arrow_batches import QUICK, T0, T1, numbered, record_batch
 from tests.fakes.broker import FakeCluster
@@ -69,6 +69,11 @@ def test_a_lost_reply_is_no_failure(fake: FakeCluster, admin: Admin, deleting: b
     if deleting:
         admin.delete_topic("t")
         assert admin.topics() == []
+        asked = [one for broker in fake.brokers for one in broker.requests]
+        deletions = [one for one in asked if isinstance(one, DeleteTopicRequest)]
+        # By its id, so none of them can delete another topic of that name.
+        assert len(deletions) > 1
+        assert {one.topic_id for one in deletions} == {"id-t"}
     else:
         assert admin.create_topic("t", partitions=1).name == "t"
 
