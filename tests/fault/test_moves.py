@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from spark_logbus.client import Admin
 from spark_logbus.model import TopicPartition
+from tests.fault.load.compacted import COMPACTED
 from tests.fault.load.copying import Copying, check_copy
 from tests.fault.load.load import loaded
 from tests.fault.load.machines import machines
@@ -62,11 +63,14 @@ def run(
         Admin(cluster).create_topic(TOPIC, partitions=4)
         Admin(cluster).create_topic(COPY, partitions=2)
         copied = [TopicPartition(COPY, number) for number in range(2)] if spark else []
+        compacted = TopicPartition(COMPACTED, 0)
         others = [Copying(spark, servers.zookeeper, TOPIC, COPY, directory)] if spark else []
         with loaded(servers, TOPIC, directory, moving=moving, others=others) as load:
             with load.at_work() as everyone:
                 everyone.get_on()
-                rounds = Rounds(servers, moves, everyone, [*load.partitions, *copied], seed)
+                rounds = Rounds(
+                    servers, moves, everyone, [*load.partitions, compacted, *copied], seed
+                )
                 for number, fault in enumerate(faults):
                     rounds.run(number, fault, moving=moving)
             if spark:
@@ -94,15 +98,6 @@ def test_clients_notice_nothing_of_many_moves(
         chance.shuffle(some)
         faults += some[: ROUNDS - len(faults)]
     run(tmp_path, monkeypatch, faults, seed=SEED, spark=spark)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("fault", AT_POINTS, ids=lambda fault: fault.__name__)
-def test_clients_notice_nothing_of_a_fault_at_each_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
-) -> None:
-    run(tmp_path, monkeypatch, [fault])
 
 
 @pytest.mark.slow

@@ -16,6 +16,13 @@ from tests.fault.load.checks import (
     read_all,
     wait_until_published,
 )
+from tests.fault.load.compacted import (
+    COMPACTED,
+    CONFIG,
+    KeyedReader,
+    KeyedWriter,
+    check_compacted,
+)
 from tests.fault.load.machines import Machines
 from tests.fault.load.participants import Everyone, Participant
 from tests.fault.load.readers import EndsWatcher, GroupMember, Reader, check_group, group_has_all
@@ -56,14 +63,19 @@ class Load:
             AtomicWriter(6, remote, partitions),
             KilledWriters(7, local, partitions, machines.points, directory),
         ]
+        Admin(local).create_topic(COMPACTED, partitions=1, config=CONFIG)
+        self._keyed_writer, self._keyed_reader = KeyedWriter(8, local), KeyedReader(remote)
         self._filler = Filler(local, dict.fromkeys(partitions, filling))
         self._readers = [Reader(1, local, partitions), Reader(2, remote, partitions)]
         self._group = [GroupMember(number, local, topic, "shared") for number in (1, 2)]
         self._ends = EndsWatcher(remote, partitions)
         changer = Changer(remote, topic, brokers=len(machines.brokers), moving=moving)
-        watching: list[Participant] = [*self._readers, *self._group, self._ends, changer, *others]
-        self._writing = Everyone(self.writers)
-        self.everyone = Everyone([*self.writers, *watching])
+        watching: list[Participant] = [
+            *self._readers, *self._group, self._ends, changer, self._keyed_reader, *others
+        ]  # fmt: skip
+        writing = [*self.writers, self._keyed_writer]
+        self._writing = Everyone(writing)
+        self.everyone = Everyone([*writing, *watching])
         #: All that is in the logs, at the end.
         self.content: Content = {}
 
@@ -73,7 +85,7 @@ class Load:
         all logs: these are checked."""
         with self.everyone.at_work():
             yield self.everyone
-            self._writing.stop(self.writers)
+            self._writing.stop(self._writing.participants)
             self.everyone.check()
             wait_until_published(self._machines.zookeeper)
             self.content = read_all(self._cluster, self.partitions)
@@ -93,6 +105,7 @@ class Load:
         for reader in self._readers:
             reader.check(content)
         check_group(self._group, content)
+        check_compacted(self._cluster, self._keyed_writer, self._keyed_reader)
         check_ends(self._ends.seen, content, self.writers)
         logger.info(
             "%d records in %d partitions, %d atomic writes, %d of killed writers; all as it "

@@ -100,6 +100,7 @@ def machines(
         "broker": {"zookeeper_session_ms": int(1000 * SESSION_S)},
         "log": _LOG,
         "moves": _MOVES,
+        "compaction": {"check_interval_ms": 1_000},
     }
     with EmbeddedCluster(
         directory / "cluster", brokers=3, settings={**own, **(settings or {})}

@@ -44,7 +44,7 @@ class Everyone:
         failed = [each.error for each in self.participants if each.error]
         assert not failed, "\n".join(failed)
 
-    def get_on(self, *, steps: int = 5) -> None:
+    def get_on(self, *, steps: int = 2) -> None:
         """Waits until everyone has got on by so many steps."""
         goals = [(each, each.progress + steps) for each in self.participants if not each.is_slow]
 

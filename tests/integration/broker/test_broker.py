@@ -174,7 +174,7 @@ def test_topics_come_and_go(broker: Broker, wire: Wire) -> None:
 
 
 def test_a_deletion_that_comes_late_leaves_the_next_topic_of_that_name(wire: Wire) -> None:
-    """It comes late from a broker that stood still, after another one has carried it out."""
+    """A broker that stood still carries it out after another one has."""
     late = DeleteTopicRequest("other", create_topic(wire, "other"))
     wire.call(Api.DELETE_TOPIC, late, DeleteTopicResponse)
     topic_id = create_topic(wire, "other")
