@@ -100,7 +100,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
         b"",
     ),
     Api.CREATE_TOPIC: (CreateTopicRequest("new", 2, {"retention.ms": "5"}), b""),
-    Api.DELETE_TOPIC: (DeleteTopicRequest("t"), b""),
+    Api.DELETE_TOPIC: (DeleteTopicRequest("t", TOPIC_ID), b""),
     Api.SPLIT_RANGE: (SplitRangeRequest([SplitRangePartition("t", 0, 0, 3, 100)]), b""),
     Api.ALTER_TOPIC: (AlterTopicRequest("t", {"flush.ms": "5"}, ["retention.ms"], 2), b""),
     Api.STAGE: (
@@ -152,8 +152,9 @@ class Topics:
         before = self._record(name)
         return before, change(before)
 
-    def delete(self, name: str) -> None:
-        self._record(name)
+    def delete(self, name: str, *, topic_id: str | None = None) -> None:
+        if self._record(name).topic_id != (topic_id or TOPIC_ID):
+            raise UnknownTopicError(f"There is no topic {name} with the id {topic_id}.")
 
     def look_up(self, names: list[str]) -> dict[str, TopicRecord]:
         return {each: self.topics[each] for each in names if each in self.topics}
