@@ -226,7 +226,7 @@ class PartitionLog:
         """
         return self._writer.append_as_leader(data, leader_epoch)
 
-    def append_as_follower(self, data: memoryview) -> LogAppendInfo:
+    def append_as_follower(self, data: memoryview, *, flush: bool = True) -> LogAppendInfo:
         """Append the record batches in ``data`` as the leader stamped and sent them: all or none.
 
         They must continue the log without a gap, in leader epochs that do not go back; else
@@ -235,8 +235,9 @@ class PartitionLog:
         RecordBatchOverlapError says to where that is to be cut back. Raises
         CorruptRecordBatchError, StorageError, and what ``offline`` says. The topic's limits and the
         sequences of producers were the leader's to check.
+        Without ``flush`` it is left to the caller when they are flushed.
         """
-        return self._writer.append_as_follower(data)
+        return self._writer.append_as_follower(data, flush=flush)
 
     def pass_over(self, offset: int) -> None:
         """Go on at ``offset``, for the leader has nothing from the end of this log up to there (see

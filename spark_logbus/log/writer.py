@@ -132,7 +132,7 @@ class LogWriter(FlushedFile):
         self._after_append(config)
         return appended
 
-    def append_as_follower(self, data: memoryview) -> LogAppendInfo:
+    def append_as_follower(self, data: memoryview, *, flush: bool) -> LogAppendInfo:
         batches = [ValidatedBatch(*each) for each in split(data, allow_tail=False)]
         if not batches:
             raise InvalidRequestError(
@@ -154,7 +154,8 @@ class LogWriter(FlushedFile):
                 append_time_us,
                 truncations=self.truncations,
             )
-        self._after_append(config)
+        if flush or config.flush_policy is FlushPolicy.OS:
+            self._after_append(config)
         return appended
 
     def tell_written(self) -> None:

@@ -151,7 +151,7 @@ class FollowedLog:
 
     def _append(self, data: memoryview, log_start: int) -> None:
         try:
-            self.log.append_as_follower(data)
+            self.log.append_as_follower(data, flush=False)
         except RecordBatchOverlapError as error:
             # The leader has compacted what is the end of this log into larger record batches.
             self._cut_to(error.base_offset, log_start)
