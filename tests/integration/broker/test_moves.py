@@ -346,7 +346,7 @@ def test_a_compacted_log_moves_as_it_is(brokers: Brokers, cluster: Cluster) -> N
         for number in range(3_000):
             producer.send("t", b"%08d" % number, key=b"k%d" % (number % 7), partition=0)
     log = brokers.log_of(where, 1)
-    wait_until(lambda: len(held(log)) < 1_500, message="it to be compacted")
+    wait_until(lambda: len(held(log)) < 3_000, message="it to be compacted")
     values = sorted(held(log), key=int)
     brokers.move(where, 2)
     brokers.wait_until_at(where, 2)
