@@ -5,7 +5,7 @@ record is visible once it is on disk: readers see what lies below the high water
 moves that. No sockets, no Arrow, no ZooKeeper.
 """
 
-from spark_logbus.log.append_info import LogAppendInfo
+from spark_logbus.log.append_info import LogAppendInfo, LogEnds
 from spark_logbus.log.compaction.log_compaction import CompactionGroup, CompactionPlan
 from spark_logbus.log.compaction.swap import index_cleaned
 from spark_logbus.log.config import LogConfig
@@ -13,7 +13,7 @@ from spark_logbus.log.directory import LogDirectory
 from spark_logbus.log.disk.filesystem import OS_FILES, File, FileSystem, free_bytes
 from spark_logbus.log.epochs import NO_EPOCH, EpochEnd, EpochEntry, LeaderEpochs
 from spark_logbus.log.guarded_clock import JumpGuardedClock
-from spark_logbus.log.log import LogEnds, PartitionLog
+from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.moved_logs import Extent, MovedLog
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.staging.staging import (

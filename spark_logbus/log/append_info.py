@@ -1,4 +1,4 @@
-"""Values that say where in a log something was appended, or is to be."""
+"""Values that say where in a log something was appended, or is to be, and where it ends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_logbus.log.segment.segment import ActiveSegment
+from spark_logbus.model import LostOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +39,15 @@ class Tail(NamedTuple):
     segment: ActiveSegment
     end_offset: int
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """Ends of a log. ``size_bytes`` counts all that is written, flushed or not; ``lost`` are
+    offsets between the start and the end whose records were given up."""
+
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    size_bytes: int
+    lost: tuple[LostOffsets, ...] = ()

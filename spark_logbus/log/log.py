@@ -7,7 +7,6 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +16,7 @@ from spark_logbus.errors import (
     LogbusError,
     OffsetOutOfRangeError,
 )
-from spark_logbus.log.append_info import AppendTotals, LogAppendInfo
+from spark_logbus.log.append_info import AppendTotals, LogAppendInfo, LogEnds
 from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.compaction.log_compaction import LogCompaction
 from spark_logbus.log.config import LogConfig
@@ -46,18 +45,6 @@ T = TypeVar("T")
 # A view may be outdated by retention, and damage be found, while a read is under way. Each
 # leads to another try; more than a few in a row cannot happen by chance.
 _READ_TRIES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnds:
-    """Ends of a log. ``size_bytes`` counts all that is written, flushed or not; ``lost`` are
-    offsets between the start and the end whose records were given up."""
-
-    log_start_offset: int
-    high_watermark: int
-    log_end_offset: int
-    size_bytes: int
-    lost: tuple[LostOffsets, ...] = ()
 
 
 class PartitionLog:
