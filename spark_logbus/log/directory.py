@@ -25,7 +25,6 @@ from spark_logbus.errors import (
     LogMissingError,
     PartitionOfflineError,
     StorageError,
-    UnknownTopicError,
 )
 from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log import ownership
@@ -49,6 +48,7 @@ from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.moved_logs import MovedLog, MovedLogs
 from spark_logbus.log.partition_directories import (
     PartitionDirectories,
+    deleted_log,
     missing_log,
     too_short_log,
 )
@@ -492,7 +492,7 @@ class LogDirectory:
             return self._move_failed_away(topic_partition, topic_id)
         if log.topic_id != topic_id:
             return None
-        log.abandon(_deleted(log))
+        log.abandon(deleted_log(log))
         return self._move_away(log, names.deleted_directory)
 
     def _check_open(self) -> None:
@@ -503,7 +503,7 @@ class LogDirectory:
 
     def _move_away(self, log: PartitionLog, name: Callable[[str, int, int], str]) -> Path:
         """Take the log out of the set and its directory out of the way; a sync comes after."""
-        target = self._directories.move_away(log, _deleted(log), name)
+        target = self._directories.move_away(log, deleted_log(log), name)
         del self._logs[log.topic_partition]
         return target
 
@@ -594,9 +594,3 @@ class LogDirectory:
                     except StorageError as error:
                         logger.warning("%s The next start will scan the logs.", error)
                 self._lock_file = None
-
-
-def _deleted(log: PartitionLog) -> UnknownTopicError:
-    return UnknownTopicError(
-        f"{log.topic_partition} with topic id {log.topic_id} was deleted; refresh the metadata."
-    )

@@ -17,7 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from spark_logbus.errors import ConfigError, LogbusError, LogMissingError, StorageError
+from spark_logbus.errors import (
+    ConfigError,
+    LogbusError,
+    LogMissingError,
+    StorageError,
+    UnknownTopicError,
+)
 from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.config import FlushPolicy, LogConfig
@@ -457,6 +463,13 @@ class PartitionDirectories:
 
 def _new_log_id() -> str:
     return secrets.token_hex(_LOG_ID_BYTES)
+
+
+def deleted_log(log: PartitionLog) -> UnknownTopicError:
+    """Error for those who have an open log whose topic is deleted."""
+    return UnknownTopicError(
+        f"{log.topic_partition} with topic id {log.topic_id} was deleted; refresh the metadata."
+    )
 
 
 def missing_log(

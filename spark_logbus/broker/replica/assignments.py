@@ -1,4 +1,4 @@
-"""What a broker has to do with the partitions of a topic, by the topic's node. Pure."""
+"""Assignments of a topic's partitions to one broker, by the topic's node. Pure."""
 
 from __future__ import annotations
 

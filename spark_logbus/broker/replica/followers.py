@@ -1,4 +1,4 @@
-"""What brokers that follow partitions led here have told of their copies.
+"""Copies of partitions led here, as the brokers that make them have told of them.
 
 Only the last word of each counts, and only about the leader epoch and the log of the follower of
 which it was said: a follower whose disk was emptied comes with another log id, and has nothing.

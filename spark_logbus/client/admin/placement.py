@@ -1,4 +1,4 @@
-"""Where partitions are and are to go, read from ZooKeeper and the leaders, and drained brokers."""
+"""Places of partitions, now and after their moves, and drained brokers, as ZooKeeper has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker does with the logs of partitions that move to it, and of those that moved away."""
+"""Logs of partitions that move to a broker, and of those that have moved away."""
 
 from __future__ import annotations
 

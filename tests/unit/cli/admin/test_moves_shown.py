@@ -1,4 +1,4 @@
-"""How far moves are, in one line, and tables of them."""
+"""Lines that tell how far moves are, and tables of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of moves from one look to the next, and how requests are cut."""
+"""Descriptions of moves from one look to the next, and requests for many moves."""
 
 from __future__ import annotations
 

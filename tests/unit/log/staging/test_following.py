@@ -1,4 +1,4 @@
-"""What is staged at a leader, copied to a follower's log."""
+"""Copies of what is staged at a leader, in a follower's log."""
 
 from __future__ import annotations
 
