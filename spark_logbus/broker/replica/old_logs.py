@@ -110,7 +110,7 @@ class OldLogs:
         self._lock = threading.Lock()
         self._deleted_topics: set[str] = set()
         self._seen: dict[Path, _Seen] = {}
-        self._told: dict[TopicPartition, str] = {}  # why logs are kept, as it was logged last
+        self._told: dict[Path, str] = {}  # why logs are kept, as it was logged last
         pause_s = min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, self._retention_s / 4))
         self.thread = Periodic(
             "old-logs",
@@ -148,8 +148,8 @@ class OldLogs:
 
     def warn(self, topic_partition: TopicPartition, directory: Path, why: str) -> None:
         """Logs once why a log of a partition that is not this broker's is kept."""
-        if self._told.get(topic_partition) != why:
-            self._told[topic_partition] = why
+        if self._told.get(directory) != why:
+            self._told[directory] = why
             logger.warning(
                 "The log of %s in %s is kept, though the partition is not this broker's: %s.",
                 topic_partition, directory, why, extra=fields_about(topic_partition),
@@ -157,8 +157,10 @@ class OldLogs:
 
     def set_aside(self, topic_partition: TopicPartition, topic_id: str) -> None:
         """Sets aside a log that is known not to be the only one. Raises StorageError."""
+        log = self._logs.get(topic_partition)
         moved = self._logs.set_aside_moved(topic_partition, topic_id=topic_id)
-        self._told.pop(topic_partition, None)
+        if log is not None:
+            self._told.pop(log.directory, None)
         if moved is not None:
             logger.info(
                 "%s is another broker's; its log was moved to %s, and is deleted after %d s.",
@@ -219,6 +221,7 @@ class OldLogs:
 
     def _delete(self, log: MovedLog, why: str) -> None:
         self._logs.moved.delete(log)
+        self._told.pop(log.directory, None)
         logger.info(
             "Deleted the log of %s in %s: %s.",
             log.topic_partition, log.directory, why, extra=fields_about(log.topic_partition),

@@ -197,3 +197,21 @@ def test_logs_of_a_topic_that_was_deleted_go_at_once(world: World) -> None:
     assert world.look_after(0)
     world.old_logs.topic_deleted(TOPIC_ID)
     assert not world.look_after(0)
+
+
+def test_why_logs_are_kept_is_said_once_of_each(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also of several of one partition."""
+    log = world.logs.lead(T0)
+    log.append_as_leader(record_batch(20), leader_epoch=8)
+    log.flush()
+    world.old_logs.set_aside(T0, TOPIC_ID)
+    directories = [each.directory for each in world.logs.directory.moved.find()]
+    assert len(directories) == 2
+    world.records["t"] = None
+    for _ in range(3):
+        world.look_after(36_000)
+    said = [each.getMessage() for each in caplog.records if "is kept" in each.getMessage()]
+    assert len(said) == 2
+    assert all(any(f"{each} is kept" in one for one in said) for each in directories)
