@@ -172,6 +172,30 @@ def _record_batches(log: Path) -> list[tuple[RecordBatchHeader, memoryview]]:
     return list(split(memoryview(max(log.glob("*.log")).read_bytes()), allow_tail=False))
 
 
+# -- moves --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partition", [STOPPED, KILLED])
+def test_partitions_move_to_the_other_broker(stored: Stored, partition: int) -> None:
+    """Their logs have no leader epochs and no id of their own yet, and one has compacted parts."""
+    moved = [TopicPartition(topic, partition) for topic in ("events", "table", "quiet")]
+    before = {each: stored.read(each) for each in moved}
+    _, last = _record_batches(stored.log(moved[0]))[-1]
+    target = stored.brokers[1 - partition]
+    admin = Admin(stored.cluster)
+    admin.move_partitions(dict.fromkeys(moved, target.address.broker_id))
+    wait_until(lambda: not admin.describe_moves())
+    assert {each: stored.read(each) for each in moved} == before
+    stored.append_events(stored.events)
+    assert stored.read(moved[0])[-1] == (
+        stored.events, b"k%d" % (stored.events % 3), event(partition, stored.events)
+    )  # fmt: skip
+    with connect(target) as wire:
+        [result] = wire.append("events", partition, last).results
+    assert result.error is None
+    assert len(stored.read(moved[0])) == stored.events + 1, "a repeated append is recognised"
+
+
 # -- groups -------------------------------------------------------------------------------
 
 
