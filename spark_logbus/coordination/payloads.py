@@ -55,7 +55,9 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     led last. ``refused`` says why the leader does not serve the partition, and ``kept_end`` where
     its log ends if that is only too short. ``go_on_at`` is where the log is to go on, once it was
     given up: with what is there of it if ``keep`` is true, else anew. ``replicas`` are the ids of
-    the logs that the brokers in ``in_sync`` were known to have, where that is known.
+    the logs that the brokers in ``in_sync`` were known to have, where that is known. ``given_up``
+    is the last leader epoch after which that was done: what was lost then may be in logs that other
+    brokers have set aside.
     """
 
     leader: NonNegative
@@ -67,6 +69,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     go_on_at: NonNegative | None = None
     keep: bool = False
     replicas: dict[NonNegative, str] = {}
+    given_up: NonNegative | None = None
 
 
 class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True, rename={"actor": "by"}):

@@ -16,7 +16,13 @@ from typing import Final
 from spark_logbus.broker.replica.applying import FollowedLog
 from spark_logbus.broker.replica.throttle import Throttle
 from spark_logbus.clock import Clock
-from spark_logbus.errors import BrokerUnavailableError, LogbusError, NotLeaderError, ProtocolError
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    LogbusError,
+    NotLeaderError,
+    ProtocolError,
+    StorageError,
+)
 from spark_logbus.metrics import Counter
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
@@ -44,6 +50,7 @@ _CONNECT_MS: Final = 5_000
 # Beyond the wait that was asked for. A leader whose disk is busy answers late.
 _ANSWER_MS: Final = 10_000
 _TRANSFER_MS: Final = 60_000
+_PAUSE_S: Final = 1.0  # after what was not foreseen
 
 
 class LeaderFetcher:
@@ -86,7 +93,8 @@ class LeaderFetcher:
         self.thread = Periodic(
             f"follow-broker-{leader}",
             self._round,
-            pause_s=math.inf,
+            pause_s=_PAUSE_S,
+            first_pause_s=math.inf,
             failure=f"The copying from broker {leader} has failed.",
             at_end=self._disconnect,
         )
@@ -141,6 +149,9 @@ class LeaderFetcher:
             if not self._was_interrupted():
                 for each, _ in asked:
                     self._give_up(each, error, by_leader=True)
+        except Exception:
+            self._disconnect()  # nobody knows what is on its way there
+            raise
         return 0.0
 
     def _choose(
@@ -157,9 +168,15 @@ class LeaderFetcher:
                     pause_s = min(pause_s, max(wait_s, 0.001))
                     continue
                 max_bytes = min(max_bytes, max(allowance, 1))
-            with each.lock:
-                if not each.ended:
-                    asked.append((each, each.request(max_bytes)))
+            try:
+                with each.lock:
+                    if not each.ended:
+                        asked.append((each, each.request(max_bytes)))
+            except LogbusError as error:
+                self._give_up(each, error, by_leader=False)
+            except Exception as error:
+                logger.exception("%s could not be copied.", each.topic_partition)
+                self._give_up(each, _fault(each, error), by_leader=False)
         return asked, pause_s
 
     def _ask(self, asked: list[tuple[FollowedLog, FollowedPartition]], max_wait_ms: int) -> None:
@@ -219,6 +236,9 @@ class LeaderFetcher:
                 followed.apply(result, payload)
         except LogbusError as error:
             self._give_up(followed, error, by_leader=by_leader)
+        except Exception as error:
+            logger.exception("%s could not be copied.", followed.topic_partition)
+            self._give_up(followed, _fault(followed, error), by_leader=False)
         else:
             self._got_on(followed)
 
@@ -252,3 +272,12 @@ class LeaderFetcher:
         with self._lock:
             interrupted, self._interrupted = self._interrupted, False
         return interrupted
+
+
+def _fault(followed: FollowedLog, error: Exception) -> LogbusError:
+    """Returns the error with which a log is given up for what was not foreseen, so that others go
+    on."""
+    where = followed.topic_partition
+    fault = StorageError(f"{where} could not be copied: {type(error).__name__}: {error}")
+    fault.__cause__ = error
+    return fault

@@ -71,6 +71,8 @@ class _Failure:
     moving: MovingHere
     why: str
     noted: bool = field(default=False)
+    #: What was copied is to be deleted then: the disk has no room for it.
+    frees_disk: bool = field(default=False)
 
 
 class Following:
@@ -242,6 +244,11 @@ class Following:
         except LogbusError as error:
             self._fault(moving, error)
             return
+        except Exception as error:  # else it would be the first to begin with again and again
+            logger.exception("%s cannot be copied.", where, extra=fields_about(where))
+            text = f"{where} cannot be copied: {type(error).__name__}: {error}"
+            self._fault(moving, StorageError(text))
+            return
         if followed is None:
             return
         with self._lock:
@@ -379,8 +386,7 @@ class Following:
         elif by_leader:
             self._fault(followed.moving, error, f"Broker {followed.leader} cannot send {where}")
         elif _is_for_want_of_room(error):
-            self._delete_copy(followed)
-            self._give_up(followed.moving, error.message)
+            self._give_up(followed.moving, error.message, frees_disk=followed.is_copy)
         else:
             self._fault(followed.moving, error)
         self.thread.wake()
@@ -409,13 +415,16 @@ class Following:
             logger.warning("%s", text, extra=fields_about(where))
             self._pause(where, None)
 
-    def _delete_copy(self, followed: FollowedLog) -> None:
-        """Frees the disk of a copy for which it has no room; its leader has just been heard."""
-        where, topic_id = followed.topic_partition, followed.moving.topic_id
-        if not followed.is_copy or self._replicas.get(where).state is not ReplicaState.FOLLOWING:
+    def _delete_copy(self, moving: MovingHere) -> None:
+        """Frees the disk of a copy for which it has no room, when its move cannot be handed over
+        any more."""
+        where, topic_id = moving.topic_partition, moving.topic_id
+        if self._replicas.get(where).state is not ReplicaState.FOLLOWING:
             return
         with self._lock:
-            self._copies.pop(where, None)
+            if where in self._followed or self._copies.get(where) != topic_id:
+                return  # released meanwhile, by who deletes it
+            del self._copies[where]
         try:
             self._logs.remove_copy(where, topic_id=topic_id)
         except LogbusError as error:
@@ -424,10 +433,10 @@ class Following:
 
     # -- moves that are given up ----------------------------------------------------------
 
-    def _give_up(self, moving: MovingHere, why: str) -> None:
+    def _give_up(self, moving: MovingHere, why: str, *, frees_disk: bool = False) -> None:
         where = moving.topic_partition
         with self._lock:
-            self._failures[where] = _Failure(moving, why)
+            self._failures[where] = _Failure(moving, why, frees_disk=frees_disk)
         logger.error(
             "%s does not move here: %s", where, why, extra=fields_about(where),
         )  # fmt: skip
@@ -439,13 +448,16 @@ class Following:
         for failure in failures:
             moving = failure.moving
             try:
-                self._moves.fail(
+                has_failed = self._moves.fail(
                     moving.topic_partition,
                     topic_id=moving.topic_id,
                     move=moving.move,
                     error=failure.why,
                 )
                 failure.noted = True
+                # Else the leader may have handed it over by what it was told before.
+                if has_failed and failure.frees_disk:
+                    self._delete_copy(moving)
             except UnknownTopicError:
                 failure.noted = True  # deleted; the news of it is under way
             except LogbusError as error:

@@ -155,7 +155,7 @@ class HandOvers:
                 self._not_before.pop(topic_partition, None)
                 self._failures.pop(topic_partition, None)
             elif self._is_due(follower) and self._may_begin():
-                self._try(follower)
+                self._try_or_warn(follower)
         self._followers.forget_handed_over()
         return _DOUBT_EVERY_S if self._doubts else _LOOK_EVERY_S
 
@@ -176,6 +176,15 @@ class HandOvers:
         )
 
     # -- one hand-over --------------------------------------------------------------------
+
+    def _try_or_warn(self, follower: Follower) -> None:
+        """Tries, so that what was not foreseen of one partition holds up no other."""
+        try:
+            self._try(follower)
+        except Exception as error:
+            topic_partition = follower.led.log.topic_partition
+            logger.exception("%s could not be handed over.", topic_partition)
+            self._failed(topic_partition, f"{type(error).__name__}: {error}")
 
     def _try(self, follower: Follower) -> None:
         led, topic_partition = follower.led, follower.led.log.topic_partition

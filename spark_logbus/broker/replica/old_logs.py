@@ -23,7 +23,7 @@ from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import PartitionState
-from spark_logbus.errors import CoordinationError, LogbusError
+from spark_logbus.errors import CoordinationError, LogbusError, StorageError
 from spark_logbus.log import Extent, LogDirectory, MovedLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.threads import Periodic
@@ -72,6 +72,12 @@ def why_kept(
             f"it reaches offset {log.extent.end} in leader epoch {log.extent.leader_epoch}, and "
             f"the log of broker {state.leader} is only known to reach {state.end or 0} in epoch "
             f"{state.leader_epoch}"
+        )
+    if aside and state.given_up is not None and log.extent.leader_epoch <= state.given_up:
+        return (
+            f"the log of the broker that led the partition in epoch {state.given_up} was given up, "
+            "and this one may have what was lost with it; remove the directory when it is not "
+            "needed"
         )
     return None
 
@@ -190,14 +196,11 @@ class OldLogs:
         moved = self._logs.moved.find()
         with self._lock:
             deleted, self._deleted_topics = self._deleted_topics, set()
-        try:
-            for log in [each for each in moved if each.topic_id in deleted]:
-                self._delete(log, "its topic was deleted")
-                moved.remove(log)
-        except LogbusError:
-            with self._lock:
-                self._deleted_topics |= deleted
-            raise
+        for log in [each for each in moved if each.topic_id in deleted]:
+            if not self._delete_or_warn(log, "its topic was deleted"):
+                with self._lock:
+                    self._deleted_topics.add(log.topic_id)
+            moved.remove(log)
         if not moved or self._session.state is not SessionState.CONNECTED:
             return
         session_id, now = self._session.session_id, self._clock.monotonic()
@@ -214,15 +217,21 @@ class OldLogs:
             if since is None or since.session_id != session_id:
                 since = _Seen(session_id, now)
             seen[log.directory] = since
-            if now - since.at >= self._retention_s and self._session.session_id == session_id:
-                self._delete(log, "another broker leads it")
+            is_due = now - since.at >= self._retention_s and self._session.session_id == session_id
+            if is_due and self._delete_or_warn(log, "another broker leads it"):
                 del seen[log.directory]
         self._seen = seen
 
-    def _delete(self, log: MovedLog, why: str) -> None:
-        self._logs.moved.delete(log)
+    def _delete_or_warn(self, log: MovedLog, why: str) -> bool:
+        """Deletes a log; returns False where the disk does not let that be done, for now."""
+        try:
+            self._logs.moved.delete(log)
+        except StorageError as error:
+            logger.warning("%s", error, extra=fields_about(log.topic_partition))
+            return False
         self._told.pop(log.directory, None)
         logger.info(
             "Deleted the log of %s in %s: %s.",
             log.topic_partition, log.directory, why, extra=fields_about(log.topic_partition),
         )  # fmt: skip
+        return True

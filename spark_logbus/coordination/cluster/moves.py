@@ -137,8 +137,9 @@ class PartitionMoves:
 
     def fail(
         self, topic_partition: TopicPartition, *, topic_id: str, move: MovePayload, error: str
-    ) -> None:
-        """Notes why a move has failed, if it stands as it was known. Raises UnknownTopicError."""
+    ) -> bool:
+        """Notes why a move has failed, if it stands as it was known. Returns True if it has failed,
+        so that it was not handed over, and never is. Raises UnknownTopicError."""
         # It may quote a file name that is not UTF-8, and a node has room for so much only.
         text = error.encode("utf-8", "backslashreplace")[:_MAX_ERROR_BYTES].decode(errors="ignore")
 
@@ -151,8 +152,15 @@ class PartitionMoves:
                 payload, moves={**payload.moves, topic_partition.partition: failed}
             )
 
-        self._change(f"note that the move of {topic_partition} has failed",
-                     topic_partition.topic, changed)  # fmt: skip
+        after = self._change(f"note that the move of {topic_partition} has failed",
+                             topic_partition.topic, changed)  # fmt: skip
+        now = after.moves.get(topic_partition.partition)
+        return (
+            after.topic_id == topic_id
+            and now is not None
+            and _is_same(now, move)
+            and bool(now.error)
+        )
 
     def hand_over(self, lead: HandOver) -> PartitionState:
         """Gives the lead to the new broker, assigns the partition to it, and ends the move: all in
@@ -189,6 +197,7 @@ class PartitionMoves:
                 in_sync=[lead.to],
                 end=max(lead.end, now.end or 0),
                 replicas={lead.to: lead.log_id},
+                given_up=now.given_up,
             )
             moves = {each: kept for each, kept in payload.moves.items() if each != where.partition}
             assigned = {**payload.partitions, where.partition: [lead.to]}

@@ -172,6 +172,7 @@ class PartitionStates:
                     in_sync=[broker_id],
                     end=_later(claim.end, None if now is None else now.end),
                     replicas={broker_id: claim.log_id} if claim.log_id else {},
+                    given_up=None if now is None else _given_up(now),
                 )
             if new:
                 with lost.noting(new):
@@ -373,6 +374,11 @@ class PartitionStates:
             raise
         self._unreadable.in_order(path)
         return now
+
+
+def _given_up(state: PartitionState) -> int | None:
+    """Returns the last leader epoch after which the log was given up, as of the next one."""
+    return state.given_up if state.go_on_at is None else state.leader_epoch
 
 
 def _later(end: int | None, other: int | None) -> int | None:

@@ -246,19 +246,29 @@ class TestEnd:
             cluster.moves.hand_over(cluster.lead())
         assert cluster.state.end == 50
 
+    def test_that_its_log_was_given_up_is_known_after_it(self, cluster: Cluster) -> None:
+        topic_id = cluster.topic_id
+        cluster.states.refuse(MOVED, broker_id=1, topic_id=topic_id, why="It is gone.", end=50)
+        cluster.states.give_up(MOVED, topic_id=topic_id, go_on_at=100)
+        claim = LeadershipClaim(MOVED, end=100, log_id="anew")
+        cluster.states.lead_all([claim], broker_id=1)
+        cluster.moves.begin("orders", {0: TO_2})
+        assert cluster.moves.hand_over(cluster.lead(epoch=1, end=120)).given_up == 0
+        assert cluster.state.given_up == 0
+
     def test_a_failed_move_is_not_handed_over_and_says_why(self, cluster: Cluster) -> None:
         cluster.moves.begin("orders", {0: TO_2})
         fail = cluster.moves.fail
-        fail(MOVED, topic_id="another", move=TO_2, error="Of another topic.")
-        fail(MOVED, topic_id=cluster.topic_id, move=TO_3, error="Of another move.")
+        assert not fail(MOVED, topic_id="another", move=TO_2, error="Of another topic.")
+        assert not fail(MOVED, topic_id=cluster.topic_id, move=TO_3, error="Of another move.")
         assert cluster.record.moves == {0: TO_2}
         # Begun again with another throttle, it is the same move.
         begun = cluster.moves.begin("orders", {0: MovePayload(to=[2], since_us=8)}).moves[0]
-        fail(MOVED, topic_id=cluster.topic_id, move=TO_2, error="No room in /d/\udcff.")
+        assert fail(MOVED, topic_id=cluster.topic_id, move=TO_2, error="No room in /d/\udcff.")
         failed = MovePayload(to=[2], since_us=1, error="No room in /d/\\udcff.")
         assert begun == MovePayload(to=[2], since_us=1)
         assert cluster.record.moves == {0: failed}
-        fail(MOVED, topic_id=cluster.topic_id, move=begun, error="Later.")
+        assert fail(MOVED, topic_id=cluster.topic_id, move=begun, error="Later.")
         assert cluster.record.moves == {0: failed}
         with pytest.raises(MoveEndedError):
             cluster.moves.hand_over(cluster.lead())

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 
+import msgspec
 import pytest
 from msgspec.structs import replace as replace_fields
 
@@ -620,9 +621,10 @@ class TestNotedEnds:
             self.TP: PartitionState(1, 0, [1], 50, "away", go_on_at=100),
             TopicPartition("orders", 1): None,
         }
-        assert partition_states.lead(self.TP, broker_id=1, end=100) == PartitionState(
-            1, 1, [1], 100
-        )
+        again = PartitionState(1, 1, [1], 100, given_up=0)
+        assert partition_states.lead(self.TP, broker_id=1, end=100) == again
+        later = msgspec.structs.replace(again, leader_epoch=2)
+        assert partition_states.lead(self.TP, broker_id=1, end=100) == later
 
     def test_a_lost_reply_gives_up_once(self, zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:

@@ -303,6 +303,26 @@ def test_a_hand_over_that_nobody_knows_about_takes_nothing_until_that_is_known(
         handing.append()
 
 
+def test_what_was_not_foreseen_holds_up_no_other_partition(
+    handing: HandingOver, caplog: pytest.LogCaptureFixture
+) -> None:
+    handing.append()
+    handing.moves.fails = ValueError("Nobody thought of that.")
+    handing.tell(1)
+    handing.look()
+    assert "t-0 could not be handed over" in caplog.text
+    assert not handing.holds
+    handing.append()
+    handing.moves.fails = None
+    handing.tell(2)
+    handing.look()
+    assert handing.leads, "it is not tried again at once"
+    handing.logs.clock.advance(60)
+    handing.tell(2)
+    handing.look()
+    assert not handing.leads
+
+
 def test_what_was_told_in_an_earlier_move_counts_for_nothing(handing: HandingOver) -> None:
     handing.append()
     handing.tell(1, since_us=0)

@@ -73,6 +73,7 @@ class Topics:
         #: The topics as they can be read, and why moves have failed.
         self.records: dict[str, TopicRecord] = {}
         self.failed: dict[TopicPartition, str] = {}
+        self.has_failed = True
         self.session_id, self.state = 1, SessionState.CONNECTED
 
     def each_of(self, names: Iterable[str]) -> dict[str, TopicRecord | None]:
@@ -83,9 +84,10 @@ class Topics:
 
     def fail(
         self, topic_partition: TopicPartition, *, topic_id: str, move: MovePayload, error: str
-    ) -> None:
+    ) -> bool:
         assert topic_id
         self.failed[topic_partition] = error
+        return self.has_failed
 
     def states(self, topic: str) -> dict[int, PartitionState]:
         return {

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from spark_logbus.broker.replica import following as module
 from spark_logbus.broker.replica import manager as manager_module
-from spark_logbus.broker.replica.following import AT_A_TIME
+from spark_logbus.broker.replica.applying import FollowedLog
+from spark_logbus.broker.replica.assignments import MovingHere
+from spark_logbus.broker.replica.following import AT_A_TIME, NoRoomError
 from spark_logbus.broker.replica.states import ReplicaState
 from spark_logbus.coordination.payloads import MovePayload, PartitionState
+from spark_logbus.errors import LogbusError
 from spark_logbus.log import PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
@@ -178,3 +182,65 @@ def test_a_topic_that_is_deleted_while_it_moves_here(following: Following) -> No
     following.tell(None)
     wait_until(lambda: following.directories() == set())
     assert not following.following.has(T0)
+
+
+class FetcherWithoutRoom:
+    """Stands in for ``LeaderFetcher``: the disk has no room for what is added, once."""
+
+    def __init__(
+        self,
+        leader: int,
+        *,
+        failed: Callable[[FollowedLog, LogbusError, bool], None],
+        **_: object,
+    ) -> None:
+        self.thread = SimpleNamespace(start=lambda: None)
+        self._failed = failed
+
+    def add(self, followed: FollowedLog) -> None:
+        self._failed(followed, NoRoomError("No room."), False)
+
+    def remove(self, followed: FollowedLog) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("handed_over", [True, False])
+def test_a_copy_without_room_goes_only_if_its_move_cannot_be_handed_over(
+    following: Following, monkeypatch: pytest.MonkeyPatch, handed_over: bool
+) -> None:
+    """The leader may be giving the lead away just then, by what it was told before."""
+    monkeypatch.setattr(module, "LeaderFetcher", FetcherWithoutRoom)
+    following.topics.has_failed = not handed_over
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.topics.failed)
+    if not handed_over:
+        wait_until(lambda: following.directories() == set())
+        return
+    log = following.logs.directory.get(T0)
+    assert log is not None
+    following.topics.known[T0] = PartitionState(1, 6, [1], end=0, replicas={1: log.log_id or ""})
+    following.tell(brokers=(1,))
+    wait_until(following.leads)
+    assert following.replica_manager.leader_of(T0).log is log
+
+
+def test_what_was_not_foreseen_of_one_partition_holds_up_no_other(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(moving: MovingHere, *args: object, **fields: object) -> FollowedLog:
+        if moving.topic_partition == T0:
+            raise ValueError("Nobody thought of that.")
+        return FollowedLog(moving, *args, **fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "FollowedLog", fail)
+    other = TopicPartition("t", 1)
+    following.topics.known[other] = LED_THERE
+    following.tell(brokers=(2, 2), moves={0: HERE, 1: HERE})
+    wait_until(lambda: following.replicas.get(other).state is ReplicaState.FOLLOWING)
+    wait_until(lambda: following.topics.failed)
+    assert following.topics.failed == {
+        T0: "t-0 cannot be copied: ValueError: Nobody thought of that."
+    }

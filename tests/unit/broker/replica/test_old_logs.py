@@ -17,8 +17,8 @@ from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import PartitionState
-from spark_logbus.errors import CoordinationError
-from spark_logbus.log import Extent
+from spark_logbus.errors import CoordinationError, StorageError
+from spark_logbus.log import Extent, MovedLog
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 from tests.builders.record_batches import record_batch
@@ -72,6 +72,15 @@ def test_a_partition_that_came_back_needs_no_log_that_was_set_aside() -> None:
     assert why_kept(LOG, record, state, broker_id=HERE, aside=True) is None
     assert why_kept(LOG, record, state, broker_id=HERE) is not None
     assert why_kept(LOG, record, STATE, broker_id=HERE, aside=True) is not None
+
+
+def test_what_was_set_aside_before_its_leaders_log_was_given_up_is_kept() -> None:
+    """Records that were lost may be there: the new leader's disk failed after the move, say."""
+    state = msgspec.structs.replace(STATE, leader_epoch=9, end=1_000, given_up=8)
+    assert "was given up" in (why_kept(LOG, RECORD, state, broker_id=HERE, aside=True) or "")
+    later = LOG._replace(extent=Extent(leader_epoch=9, end=1_000))
+    assert why_kept(later, RECORD, state, broker_id=HERE, aside=True) is None
+    assert why_kept(LOG, RECORD, state, broker_id=HERE) is None, "it may be set aside"
 
 
 class World:
@@ -215,3 +224,29 @@ def test_why_logs_are_kept_is_said_once_of_each(
     said = [each.getMessage() for each in caplog.records if "is kept" in each.getMessage()]
     assert len(said) == 2
     assert all(any(f"{each} is kept" in one for one in said) for each in directories)
+
+
+def test_one_that_the_disk_does_not_let_go_holds_up_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = world.logs.lead(T0)
+    log.append_as_leader(record_batch(10), leader_epoch=7)
+    log.flush()
+    world.old_logs.set_aside(T0, TOPIC_ID)
+    moved = world.logs.directory.moved
+    stuck, _ = moved.find()
+    delete = moved.delete
+
+    def refuse(log: MovedLog) -> None:
+        if log == stuck:
+            raise StorageError("It is stuck.")
+        delete(log)
+
+    monkeypatch.setattr(moved, "delete", refuse)
+    assert world.look_after(0)
+    assert world.look_after(3_600)
+    assert moved.find() == [stuck]
+    world.old_logs.topic_deleted(TOPIC_ID)
+    assert world.look_after(0)
+    monkeypatch.undo()
+    assert not world.look_after(0)
