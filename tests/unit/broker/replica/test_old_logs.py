@@ -211,7 +211,7 @@ def test_logs_of_a_topic_that_was_deleted_go_at_once(world: World) -> None:
 def test_why_logs_are_kept_is_said_once_of_each(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also of several of one partition."""
+    """Logs of one partition have reasons of their own."""
     log = world.logs.lead(T0)
     log.append_as_leader(record_batch(20), leader_epoch=8)
     log.flush()
