@@ -40,6 +40,7 @@ class Changer(Participant):
             )
             self._live()
             self.progress += 1
+            self.stopping.wait(1)
 
     def _live(self) -> None:
         """One life of the other topic."""

@@ -122,7 +122,7 @@ def loaded(
     topic: str,
     directory: Path,
     *,
-    filling: int = 200,
+    filling: int = 100,
     moving: bool = True,
     others: Sequence[Participant] = (),
 ) -> Iterator[Load]:

@@ -139,7 +139,7 @@ class EndsWatcher(Participant):
                 if end is not None:
                     self._note(where, end)
             self.progress += 1
-            self.stopping.wait(0.05)
+            self.stopping.wait(0.2)
 
     def _note(self, where: TopicPartition, end: int) -> None:
         assert end >= self._newest[where], f"{where} ended at {self._newest[where]}, now at {end}"

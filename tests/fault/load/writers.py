@@ -42,7 +42,7 @@ Shares = dict[TopicPartition, list[Record]]
 ROOT: Final = Path(__file__).parents[3]
 PROGRAM: Final = "tests.fault.load.atomic_writer_program"
 _BURST = 10
-_BETWEEN_BURSTS_S = 0.03
+_BETWEEN_BURSTS_S = 0.05
 _UNANSWERED = 20  # bursts
 
 
@@ -245,7 +245,9 @@ class KilledWriters(Writer):
                 return
             self._write_and_kill(version, point)
             self.progress += 1
-            self.stopping.wait(self.chance.random())
+            self.stopping.wait(
+                1 + 2 * self.chance.random()
+            )  # to start one takes a processor a while
 
     def alive(self) -> bool:
         assert self._process is not None
