@@ -159,6 +159,10 @@ class FollowedLog:
     def _cut_back(self, point: LogPoint, log_start: int) -> None:
         """Cuts off what the leader has lost, or never had."""
         log = self.log
+        if not self.is_copy and point.leader_epoch < log.epochs.latest:
+            # Another leader may have acknowledged these: one of before ZooKeeper was restored, say.
+            self._start_over(log_start)
+            return
         own = log.epochs.end_of(point.leader_epoch, log.ends().log_end_offset)
         self._cut_to(min(point.offset, own.end_offset), log_start)
 

@@ -132,7 +132,8 @@ class Following:
         with self._lock:
             for topic_partition, failure in list(self._failures.items()):
                 now = wanted.get(topic_partition)
-                if now is None or not now.is_same(failure.moving):
+                is_over = now is None or not now.is_same(failure.moving)
+                if is_over and failure.noted:
                     del self._failures[topic_partition]
             for topic_partition in self._pauses.keys() - wanted.keys():
                 del self._pauses[topic_partition]
@@ -196,9 +197,10 @@ class Following:
                 return None
             for topic_partition, moving in self._wanted.items():
                 pause = self._pauses.get(topic_partition)
+                failure = self._failures.get(topic_partition)
                 if (
                     topic_partition not in self._followed
-                    and topic_partition not in self._failures
+                    and (failure is None or not failure.moving.is_same(moving))
                     and (pause is None or pause.until <= now)
                 ):
                     self._beginning = topic_partition
@@ -432,6 +434,13 @@ class Following:
         self._watermarks.lead(where)
 
     # -- moves that are given up ----------------------------------------------------------
+
+    def refuse(self, moving: MovingHere, why: str) -> None:
+        """Gives up a move that cannot begin, for which nobody waits then."""
+        with self._lock:
+            failure = self._failures.get(moving.topic_partition)
+        if failure is None or not failure.moving.is_same(moving):
+            self._give_up(moving, why)
 
     def _give_up(self, moving: MovingHere, why: str, *, frees_disk: bool = False) -> None:
         where = moving.topic_partition

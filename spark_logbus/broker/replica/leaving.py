@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from spark_logbus.broker.metadata_cache import TopicsImage
-from spark_logbus.broker.replica.assignments import Assignments
+from spark_logbus.broker.replica.assignments import Assignments, MovingHere
 from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.old_logs import OldLog, OldLogs
 from spark_logbus.broker.replica.removal import fields_about
@@ -49,13 +49,13 @@ class Leaving:
         self._notify = partition_changed
         self._copies: dict[TopicPartition, float] = {}  # and since when they are of no use
 
-    def leave(self, image: TopicsImage, moving: Collection[TopicPartition]) -> bool:
+    def leave(self, image: TopicsImage, moving: Mapping[TopicPartition, MovingHere]) -> bool:
         """Leaves what is assigned to others and not ``moving`` here. Returns False if the log of
         one is still in its place. Raises CoordinationError."""
         for record in image.topics.values():
             for topic_partition in self._assignments.led_elsewhere(record):
                 self._hand_over(topic_partition, record, moves=topic_partition in moving)
-        return self._let_go()
+        return self._let_go(moving)
 
     def _hand_over(self, where: TopicPartition, record: TopicRecord, *, moves: bool) -> None:
         if not moves and self._following.has(where) and self._following.release(where):
@@ -93,7 +93,7 @@ class Leaving:
 
     # -- logs -----------------------------------------------------------------------------
 
-    def _let_go(self) -> bool:
+    def _let_go(self, moving: Mapping[TopicPartition, MovingHere]) -> bool:
         """Sets aside or deletes what is not the only log; the rest stays as it is."""
         logs = {}
         for where, replica in self._replicas.in_state(ReplicaState.MOVED).items():
@@ -115,6 +115,7 @@ class Leaving:
                 if self._is_let_go(where, log, reasons[where]):
                     self._gone(where, replica)
                 else:
+                    self._keep(where, log, reasons[where], moving.get(where))
                     done = False
             except LogbusError as error:
                 logger.error("%s", error, extra=fields_about(where))
@@ -132,10 +133,28 @@ class Leaving:
         if since is not None and self._clock.monotonic() - since < _COPY_WAITS_S:
             return False
         if reason is not None and since is None:
-            self._old_logs.warn(where, log.directory, reason)
             return False
         self._old_logs.set_aside(where, log.topic_id)
         return True
+
+    def _keep(
+        self,
+        where: TopicPartition,
+        log: PartitionLog,
+        reason: str | None,
+        moving: MovingHere | None,
+    ) -> None:
+        """Tells why a log stays, which is not known to be a copy."""
+        if reason is None or where in self._copies:
+            return
+        self._old_logs.warn(where, log.directory, reason)
+        if moving is not None:
+            self._following.refuse(
+                moving,
+                f"The log of {where} that is in {log.directory} may be the only one: {reason}. "
+                "Move that directory away while the broker is stopped, if its records are not "
+                "needed.",
+            )
 
     def _gone(self, where: TopicPartition, replica: Replica) -> None:
         self._copies.pop(where, None)

@@ -154,6 +154,21 @@ def test_what_the_leader_has_lost_is_cut_off(world: World) -> None:
         world.pull(diverges=LogPoint(9, 8))
 
 
+def test_what_another_leader_may_have_acknowledged_is_kept(world: World, tmp_path: Path) -> None:
+    """The broker has led in an epoch of which ZooKeeper, restored, and the leader know nothing."""
+    world.lead(5)
+    world.pull_all()
+    world.copy.append_as_leader(record_batch(5), leader_epoch=8)
+    world.copy.flush()
+    world.follow(is_copy=False)
+    world.lead(5, epoch=9)
+    world.pull(diverges=LogPoint(7, 5))
+    assert list((tmp_path / "2").glob("*.stray")) != []
+    world.pull_all()
+    assert world.copy.epochs.entries == world.leader.epochs.entries
+    assert world.copy.ends().log_end_offset == 10
+
+
 def test_a_log_that_has_nothing_in_common_begins_anew(world: World) -> None:
     world.lead(5)
     world.pull_all()

@@ -87,6 +87,27 @@ def test_a_log_that_may_be_the_only_one_stays_in_its_place(
     wait_until(lambda: following.logs.directory.moved.find())
 
 
+def test_a_partition_whose_log_may_be_the_only_one_does_not_move_here(
+    following: Following,
+) -> None:
+    """A move that cannot begin says so, and is not waited for."""
+    log = log_here(following, epoch=6)
+    following.tell(brokers=(2,))
+    wait_until(lambda: following.state() is ReplicaState.MOVED)
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.topics.failed)
+    assert (
+        "may be the only one: it reaches offset 10 in leader epoch 6"
+        in (following.topics.failed[T0])
+    )
+    assert following.logs.directory.get(T0) is log
+    following.tell(brokers=(2,))
+    following.topics.known[T0] = msgspec.structs.replace(LED_THERE, leader_epoch=9, end=20)
+    following.tell(brokers=(2,), moves={0: MovePayload(to=[1], since_us=2)})
+    wait_until(lambda: following.state() is ReplicaState.FOLLOWING)
+    assert following.logs.directory.get(T0) is not log
+
+
 def test_a_partition_that_moved_away_is_led_no_more(following: Following) -> None:
     following.topics.known.clear()
     following.tell(brokers=(1,))
