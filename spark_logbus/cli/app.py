@@ -36,10 +36,12 @@ VERBS: Final[dict[str, Verb]] = {
     "registry": Verb("server", "Serve schemas over Confluent's Schema Registry API."),
     "cluster": Verb(
         "admin",
-        "Show the brokers, their versions, what they lead and hold, and if all is well.",
+        "Show the brokers, and if all is well; drain or forget one, or level all.",
         is_group=True,
     ),
-    "topics": Verb("admin", "Create, list, describe, alter and delete topics.", is_group=True),
+    "topics": Verb(
+        "admin", "Create, list, describe, alter, move and delete topics.", is_group=True
+    ),
     "groups": Verb("admin", "List, describe, rewind and clear consumer groups.", is_group=True),
     "schemas": Verb(
         "admin", "List, show, register, check, compare and delete schemas.", is_group=True

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark_logbus.protocol import PartitionEnds
 
 app = typer.Typer(
-    help="Create, list, describe, alter and delete topics.",
+    help="Create, list, describe, alter, move and delete topics.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
