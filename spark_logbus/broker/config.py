@@ -44,8 +44,9 @@ class CompactionConfig:
 class MovesConfig:
     """Partitions that move to this broker, and what is left here of those that moved away."""
 
-    #: The log of a partition that moved away is set aside, and deleted so long after: while it is
-    #: there, nothing is lost by a disk that fails where the partition is now.
+    #: The old log of a partition that moved away is kept under another name, which nobody
+    #: reads, and deleted so long after. If the new disk fails soon after the move, the records
+    #: from before the move are still here; those appended since are not.
     retention_ms: int = _HOUR_MS
     #: What a partition that moves here leaves free on the disk: a move that would take of it is
     #: given up, and the partition stays where it is.
