@@ -345,6 +345,8 @@ def test_a_compacted_log_moves_as_it_is(brokers: Brokers, cluster: Cluster) -> N
     with Producer(cluster, ProducerConfig(batch_bytes=1_000)) as producer:
         for number in range(3_000):
             producer.send("t", b"%08d" % number, key=b"k%d" % (number % 7), partition=0)
+            if number % 500 == 0:  # what comes at once stays in one segment
+                producer.flush()
     log = brokers.log_of(where, 1)
     wait_until(lambda: len(held(log)) < 3_000, message="it to be compacted")
     values = sorted(held(log), key=int)
