@@ -36,8 +36,8 @@ class Moves:
         self._admin = Admin(cluster)
         self._topics = TopicRegistry(session)
 
-    def begin(self, where: TopicPartition, to: int, *, throttle: int = THROTTLE) -> None:
-        begin(self._admin, {where: to}, throttle)
+    def begin(self, moves: Mapping[TopicPartition, int]) -> None:
+        begin(self._admin, moves, THROTTLE)
 
     def cancel(self, where: TopicPartition) -> bool:
         """Returns whether it was cancelled before it had arrived."""
@@ -231,7 +231,7 @@ AT_POINTS: Final[Sequence[Fault]] = [
 
 
 class Rounds:
-    """Moves one partition after the other to a broker chosen by chance, with faults."""
+    """Moves partitions to brokers chosen by chance, one or some at a time, with faults."""
 
     def __init__(
         self,
@@ -246,27 +246,32 @@ class Rounds:
         self._everyone = everyone
         self._partitions = partitions
         self._chance = random.Random(seed)
-        self.arrived = 0
 
     def run(self, number: int, fault: Fault, *, moving: bool = True) -> None:
         chance, where = self._chance, self._partitions[number % len(self._partitions)]
+        beside = chance.sample(self._partitions, chance.randint(0, 2))
+        targets = {one: self._target(one) for one in dict.fromkeys([where, *beside])}
         source = self._moves.broker_of(where)
-        target = chance.choice(sorted(self._machines.brokers.keys() - {source}))
-        move = Move(self._machines, self._moves, chance, where, source, target)
-        name = getattr(fault, "__name__", "")
-        logger.info("Round %d: %s from %d to %d; %s.", number, where, source, target, name)
+        move = Move(self._machines, self._moves, chance, where, source, targets[where])
+        told = ", ".join(f"{one} to {to}" for one, to in targets.items())
+        logger.info("Round %d: %s; %s.", number, told, getattr(fault, "__name__", fault))
         point = _POINTS.get(fault)
         if point is not None:
             self._machines.points.arm(point, where.topic)
         if moving:
-            self._moves.begin(where, target)
+            self._moves.begin(targets)
         if point is None:
             pause(chance.random() * chance.choice([0.3, 1.5]))
         fault(move)
         if moving and self._moves.broker_of(where) == source:
-            self._moves.begin(where, target)  # anew, if it was cancelled
-        at = self._moves.wait_until_over(where)
-        assert not moving or at == target
+            self._moves.begin({where: move.target})  # anew, if it was cancelled
+        for one, target in targets.items():
+            at = self._moves.wait_until_over(one)
+            assert not moving or at == target
         self._everyone.get_on()
         self._machines.alive()
-        self.arrived += moving
+
+    def _target(self, where: TopicPartition) -> int:
+        return self._chance.choice(
+            sorted(self._machines.brokers.keys() - {self._moves.broker_of(where)})
+        )
