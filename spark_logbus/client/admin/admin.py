@@ -125,8 +125,8 @@ class Admin(OffsetQueries):
         request = CreateTopicRequest(name, count, wanted)
         self._change(
             f"Creating topic {name}",
-            lambda deadline: self._cluster.ask_any(
-                Api.CREATE_TOPIC, request, CreateTopicResponse, deadline=deadline
+            lambda deadline, silent: self._cluster.ask_any(
+                Api.CREATE_TOPIC, request, CreateTopicResponse, deadline=deadline, silent=silent
             ),
             done_already=TopicExistsError,
             accept=if_not_exists,
@@ -192,8 +192,8 @@ class Admin(OffsetQueries):
         request = DeleteTopicRequest(name, self._id_of(name, deadline))
         self._change(
             f"Deleting topic {name}",
-            lambda deadline: self._cluster.ask_any(
-                Api.DELETE_TOPIC, request, DeleteTopicResponse, deadline=deadline
+            lambda deadline, silent: self._cluster.ask_any(
+                Api.DELETE_TOPIC, request, DeleteTopicResponse, deadline=deadline, silent=silent
             ),
             done_already=UnknownTopicError,
             deadline=deadline,
@@ -251,25 +251,25 @@ class Admin(OffsetQueries):
     def _change(
         self,
         action: str,
-        attempt: Callable[[Deadline], object],
+        attempt: Callable[[Deadline, list[LogbusError]], object],
         *,
         done_already: type[LogbusError],
         accept: bool = False,
         deadline: Deadline,
     ) -> None:
         """``attempt`` until it succeeds. ``done_already`` is success with ``accept``, and after a
-        lost reply: what was done may be this attempt's own."""
-        in_doubt = accept
+        lost reply, also of a broker before the one that says so: what was done may be our own."""
+        silent: list[LogbusError] = []
 
         def guarded(deadline: Deadline) -> None:
-            nonlocal in_doubt
             try:
-                attempt(deadline)
+                attempt(deadline, silent)
             except done_already:
-                if not in_doubt:
+                if not (accept or silent):
                     raise
             except LogbusError as error:
-                in_doubt = in_doubt or error.retriable
+                if error.retriable:
+                    silent.append(error)
                 raise
 
         self._cluster.retrying(action, guarded, deadline=deadline)

@@ -56,12 +56,14 @@ class BrokerCalls:
         deadline: Deadline,
         good: Callable[[M], bool],
         most_ms: float | None = None,
+        silent: list[LogbusError] | None = None,
     ) -> M:
         """The first good response, else the last response, else an error.
 
         Asks ``brokers`` first, in any order, those that were silent lately last; then those of
         the bootstrap list, and when none of them answers at all, those of a new one. While there
-        are others left to ask, a broker has ``most_ms`` to answer.
+        are others left to ask, a broker has ``most_ms`` to answer. ``silent`` gets the errors of
+        those that were asked and gave no answer, whatever they have done.
         """
         failures: list[str] = []
         answers: list[M] = []
@@ -91,6 +93,8 @@ class BrokerCalls:
                     if isinstance(error, RequestTimeoutError):
                         self._silent.add(place)
                     failures.append(str(error))
+                    if silent is not None:
+                        silent.append(error)
                     continue
                 self._silent.discard(place)
                 if good(answer):

@@ -426,10 +426,13 @@ class Cluster:
         deadline: Deadline,
         good: Callable[[M], bool] = lambda _: True,
         most_ms: float | None = None,
+        silent: list[LogbusError] | None = None,
     ) -> M:
         """The first good response of any broker, else the last response, else an error. While
-        there are others left to ask, a broker has ``most_ms`` to answer."""
+        there are others left to ask, a broker has ``most_ms`` to answer. ``silent`` gets the errors
+        of those that were asked and gave no answer, whatever they have done."""
         brokers = list(self._metadata.brokers.values())
         return self._callers.ask_any(
-            brokers, api, message, kind, deadline=deadline, good=good, most_ms=most_ms
-        )
+            brokers, api, message, kind, deadline=deadline, good=good, most_ms=most_ms,
+            silent=silent,
+        )  # fmt: skip

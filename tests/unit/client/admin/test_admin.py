@@ -78,6 +78,25 @@ def test_a_lost_reply_is_no_failure(fake: FakeCluster, admin: Admin, deleting: b
         assert admin.create_topic("t", partitions=1).name == "t"
 
 
+@pytest.mark.parametrize("deleting", [False, True])
+def test_a_reply_that_one_broker_loses_is_no_failure(
+    fake: FakeCluster, admin: Admin, deleting: bool
+) -> None:
+    """The next one that is asked finds it done, by the same request."""
+    first = fake.brokers[0]
+    lost = first.fault(Api.DELETE_TOPIC if deleting else Api.CREATE_TOPIC, "drop_after")
+    for number in range(50):  # until chance has that broker asked first
+        admin.create_topic(f"t{number}", partitions=1)
+        if deleting:
+            admin.delete_topic(f"t{number}")
+        if lost.met.is_set():
+            break
+    assert lost.met.is_set()
+    assert [topic.name for topic in admin.topics()] == (
+        [] if deleting else sorted(f"t{each}" for each in range(number + 1))
+    )
+
+
 def test_creating_waits_until_all_brokers_know(fake: FakeCluster) -> None:
     fake.brokers[1].hears_of_topics = False
     with Cluster.connect(fake.bootstrap, QUICK) as cluster:
