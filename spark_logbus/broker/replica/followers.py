@@ -69,14 +69,15 @@ class Copy:
 class Follower:
     """A follower of a partition as it is led here; times are monotonic seconds.
 
-    ``lacking_bytes`` is about what the copy lacked when it was told of, ``rate`` is in bytes a
-    second, 0 as long as it is not known. ``got_on_at``: the last time when the copy had grown, or
-    lacked nothing.
+    ``lacking_bytes`` is about what the copy lacked when it was told of, and ``copied_bytes`` what
+    it had. ``rate`` is in bytes a second, 0 as long as it is not known. ``got_on_at``: the last
+    time when the copy had grown, or lacked nothing.
     """
 
     led: LeaderPartition
     copy: Copy
     lacking_bytes: int
+    copied_bytes: int
     told_at: float
     got_on_at: float
     rate: float = 0.0
@@ -125,7 +126,14 @@ class Followers:
         topic_partition, now = led.log.topic_partition, self._clock.monotonic()
         with self._told:
             before = self._followers.get(topic_partition)
-            follower = Follower(led, copy, lacking_bytes, told_at=now, got_on_at=now)
+            follower = Follower(
+                led,
+                copy,
+                lacking_bytes,
+                copied_bytes=max(0, _size_bytes(led) - lacking_bytes),
+                told_at=now,
+                got_on_at=now,
+            )
             if before is None or before.led.log is not led.log:
                 led.log.when_written(lambda: self._written(topic_partition))
             elif before.led is led and _is_same(before.copy, copy):
@@ -166,9 +174,9 @@ class Followers:
         follower = self.find(led)
         if follower is None:
             return None
-        total_bytes = led.log.ends().size_bytes + led.log.staging.totals.size_bytes
+        total_bytes = _size_bytes(led)
         return Progress(
-            max(0, total_bytes - follower.lacking_bytes),
+            min(follower.copied_bytes, total_bytes),
             total_bytes,
             int(1000 * (self._clock.monotonic() - follower.got_on_at)),
         )
@@ -217,6 +225,11 @@ class Followers:
         for topic_partition, new in list(self._handed_over.items()):
             if new.since <= before:
                 self._handed_over.pop(topic_partition, None)
+
+
+def _size_bytes(led: LeaderPartition) -> int:
+    """Bytes that are to be copied of a partition."""
+    return led.log.ends().size_bytes + led.log.staging.totals.size_bytes
 
 
 class _NewLeader(NamedTuple):

@@ -128,6 +128,10 @@ def test_the_leader_tells_how_far_a_move_has_come(asking: Asking) -> None:
     total = log.ends().size_bytes + log.staging.totals.size_bytes
     known = [MoveState(6, 4, 3, "", total - 100, total, 2_000), MoveState(1, 5)]
     assert [each.move for each in asking.ask(None, ends=True).topics[0].partitions] == known
+    log.append_as_leader(record_batch(), leader_epoch=EPOCH)  # while the new broker is away
+    moved = asking.ask(None, ends=True).topics[0].partitions[0].move
+    assert moved is not None
+    assert (moved.copied_bytes, moved.total_bytes) == (total - 100, total + len(record_batch()))
 
 
 def test_ends_of_an_earlier_topic_of_that_name_are_not_told(asking: Asking) -> None:
