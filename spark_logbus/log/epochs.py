@@ -188,11 +188,16 @@ def _read(files: FileSystem, directory: Path) -> tuple[EpochEntry, ...] | None:
 
 def parse_epochs(lines: Iterable[str]) -> tuple[EpochEntry, ...]:
     """Read the entries of the lines after the title. Raises ValueError."""
-    entries = tuple(EpochEntry(*map(int, line.split(" "))) for line in lines)
+    entries = tuple(map(_parse_entry, lines))
     for before, after in itertools.pairwise(entries):
         if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
             raise ValueError(f"{after.epoch} {after.start_offset} comes after {before}")
     return entries
+
+
+def _parse_entry(line: str) -> EpochEntry:
+    epoch, start_offset = map(int, line.split(" "))
+    return EpochEntry(epoch, start_offset)
 
 
 # -- from headers -----------------------------------------------------------------------
