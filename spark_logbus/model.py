@@ -77,13 +77,14 @@ class BrokerAddress:
 
     ``local_socket`` names its UNIX socket in Linux's abstract namespace. The name is random, so
     only who shares the broker's network namespace can connect to it: it needs no asking whether
-    a broker is on this machine.
+    a broker is on this machine. ``rack`` says where it stands, in the operator's words.
     """
 
     broker_id: int
     host: str
     port: int
     local_socket: str | None = field(default=None, compare=False)
+    rack: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         if self.broker_id < 0:  # not known before it has answered

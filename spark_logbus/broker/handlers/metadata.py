@@ -67,7 +67,7 @@ class MetadataHandler:
 
     def _response(self, records: Sequence[TopicRecord], *, ends: bool) -> Response:
         brokers = [
-            BrokerInfo(broker.broker_id, broker.host, broker.port, broker.local_socket)
+            BrokerInfo(broker.broker_id, broker.host, broker.port, broker.local_socket, broker.rack)
             for broker in self._metadata_cache.brokers
         ]
         topics = [
@@ -95,8 +95,11 @@ class MetadataHandler:
                 total_bytes=found.total_bytes,
                 quiet_ms=found.quiet_ms,
             )
+        replicas, in_sync = self._replicas(record, partition)
         if led is None or led.log.topic_id != record.topic_id:
-            return PartitionInfo(partition, leader, epoch, move=move)
+            return PartitionInfo(
+                partition, leader, epoch, move=move, replicas=replicas, in_sync=in_sync
+            )
         known, offline = led.log.ends(), led.log.offline
         return PartitionInfo(
             partition,
@@ -111,7 +114,18 @@ class MetadataHandler:
                 led.log.refusing if offline is None else offline.message,
             ),
             move,
+            replicas,
+            in_sync,
         )
+
+    def _replicas(self, record: TopicRecord, partition: int) -> tuple[list[int], list[int]]:
+        """The assigned brokers and those in sync; none where there is one and the same."""
+        assigned = record.partitions[partition]
+        state = self._metadata_cache.state(record, partition)
+        in_sync = [] if state is None else state.in_sync
+        if len(assigned) < 2 and len(in_sync) < 2:
+            return [], []
+        return assigned, in_sync
 
 
 def _move(record: TopicRecord, partition: int) -> MoveState | None:

@@ -6,7 +6,7 @@ not older than one that was heard of: asking a broker that is behind leads nobod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -25,14 +25,17 @@ _CONTRADICTED_S: Final = 90.0
 class KnownTopic:
     """One topic as of ``learned_at`` (monotonic seconds).
 
-    ``leaders`` holds broker ids, ``epochs`` the leader epoch of each. ``contradicted`` holds the
-    times since when all brokers that were asked have said an older one.
+    ``leaders`` holds broker ids, ``epochs`` the leader epoch of each. ``replicas`` and ``in_sync``
+    hold those of partitions that have more than one. ``contradicted`` holds the times since when
+    all brokers that were asked have said an older one.
     """
 
     name: str
     topic_id: str
     leaders: dict[int, int] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
+    replicas: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    in_sync: dict[int, tuple[int, ...]] = field(default_factory=dict)
     contradicted: dict[int, float] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
     learned_at: float = LONG_AGO
@@ -40,17 +43,22 @@ class KnownTopic:
     def after(self, info: TopicInfo, *, learned_at: float) -> KnownTopic:
         """Returns this topic with what a broker says of it, but for leaders of older epochs."""
         leaders, epochs = dict(self.leaders), dict(self.epochs)
+        replicas, in_sync = dict(self.replicas), dict(self.in_sync)
         contradicted = dict(self.contradicted)
         for part in info.partitions:
             number = part.partition
             if self.is_older(part) and not self._is_believed(part, contradicted, learned_at):
                 continue
             leaders[number], epochs[number] = part.leader, part.leader_epoch
+            _keep_several(replicas, number, part.replicas)
+            _keep_several(in_sync, number, part.in_sync)
             contradicted.pop(number, None)
         return replace(
             self,
             leaders=leaders,
             epochs=epochs,
+            replicas=replicas,
+            in_sync=in_sync,
             contradicted=contradicted,
             config=dict(info.config),
             learned_at=learned_at,
@@ -77,6 +85,16 @@ class KnownTopic:
             return None
 
 
+def _keep_several(
+    known: dict[int, tuple[int, ...]], partition: int, brokers: Sequence[int]
+) -> None:
+    """Note the ``brokers`` of a partition; one of which no others are told takes no room."""
+    if brokers:
+        known[partition] = tuple(brokers)
+    else:
+        known.pop(partition, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """An immutable snapshot; ``updated`` makes the next one.
@@ -95,7 +113,9 @@ class Metadata:
         """Returns these metadata with those of ``response``, as far as they are not older; brokers
         that it does not list are gone."""
         brokers = {
-            info.broker_id: BrokerAddress(info.broker_id, info.host, info.port, info.local_socket)
+            info.broker_id: BrokerAddress(
+                info.broker_id, info.host, info.port, info.local_socket, info.rack
+            )
             for info in response.brokers
         }
         topics, former = dict(self.topics), dict(self.former)

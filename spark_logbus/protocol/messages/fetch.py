@@ -50,6 +50,7 @@ class FetchRequest(Message):
 
     ``max_bytes_by_descriptor``: over a UNIX socket and for one partition, the file that holds the
     records may come in place of the payload, for so many bytes of it; 0: it may not.
+    ``replica``: a broker that follows the partitions and is in sync may answer for their leaders.
     """
 
     max_wait_ms: int
@@ -57,6 +58,7 @@ class FetchRequest(Message):
     max_bytes: int
     partitions: list[FetchPartition]
     max_bytes_by_descriptor: int = 0
+    replica: bool = False
 
 
 class FetchResult(Message):

@@ -27,6 +27,7 @@ class BrokerInfo(Message):
     host: str
     port: int
     local_socket: str | None = None
+    rack: str | None = None
 
 
 class PartitionEnds(Message):
@@ -60,11 +61,18 @@ class MoveState(Message):
 
 
 class PartitionInfo(Message):
+    """One partition. ``replicas`` are the brokers that have or are to have a copy, the preferred
+    leader first, ``in_sync`` those whose copies have all that is acknowledged; both are empty where
+    the partition has no replica but its leader.
+    """
+
     partition: int
     leader: int
     leader_epoch: int
     ends: PartitionEnds | None = None
     move: MoveState | None = None
+    replicas: list[int] = []
+    in_sync: list[int] = []
 
 
 class TopicInfo(Message):

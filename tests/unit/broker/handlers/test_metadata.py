@@ -12,12 +12,13 @@ from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import UNKNOWN_EPOCH, MetadataCache
 from spark_logbus.broker.replica.followers import Copy, Followers
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
-from spark_logbus.coordination.payloads import MovePayload
+from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.errors import CoordinationError, InvalidNameError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.network import DelayedResponse, Response
 from spark_logbus.protocol import (
     Api,
+    BrokerInfo,
     MetadataRequest,
     MetadataResponse,
     MoveState,
@@ -38,7 +39,8 @@ class Cache:
     """Stands in for ``MetadataCache``."""
 
     def __init__(self) -> None:
-        self.brokers = [BrokerAddress(1, "h", 9192, "local")]
+        self.brokers = [BrokerAddress(1, "h", 9192, "local", "east")]
+        self.states: dict[int, PartitionState] = {}
         self.topics = {"t": record("t")}
         self.in_zookeeper: dict[str, TopicRecord] | CoordinationError = {}
         self.looked_up: list[Sequence[str]] = []
@@ -51,6 +53,9 @@ class Cache:
 
     def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
         return record.partitions[partition][0], UNKNOWN_EPOCH
+
+    def state(self, record: TopicRecord, partition: int) -> PartitionState | None:
+        return self.states.get(partition)
 
 
 class Asking:
@@ -86,13 +91,7 @@ def asking(tmp_path: Path) -> Iterator[Asking]:
 def test_what_is_known_is_answered_without_zookeeper(asking: Asking) -> None:
     for names in (None, ["t"]):
         response = asking.ask(names)
-        (broker,) = response.brokers
-        assert (broker.broker_id, broker.host, broker.port, broker.local_socket) == (
-            1,
-            "h",
-            9192,
-            "local",
-        )
+        assert response.brokers == [BrokerInfo(1, "h", 9192, "local", "east")]
         (topic,) = response.topics
         assert (topic.name, topic.topic_id, topic.config) == ("t", TOPIC_ID, {"retention.ms": "5"})
         assert [(p.partition, p.leader, p.leader_epoch) for p in topic.partitions] == [
@@ -132,6 +131,20 @@ def test_the_leader_tells_how_far_a_move_has_come(asking: Asking) -> None:
     moved = asking.ask(None, ends=True).topics[0].partitions[0].move
     assert moved is not None
     assert (moved.copied_bytes, moved.total_bytes) == (total - 100, total + len(record_batch()))
+
+
+def test_replicas_are_told_where_there_are_several(asking: Asking) -> None:
+    asking.logs.lead(T0)
+    here, elsewhere = asking.ask(["t"], ends=True).topics[0].partitions
+    assert [here.replicas, here.in_sync, elsewhere.replicas, elsewhere.in_sync] == [[]] * 4
+    asking.cache.topics["t"] = replace(record("t"), partitions={0: [1, 2, 3], 1: [2]})
+    asking.cache.states = {0: PartitionState(1, EPOCH, [3, 1]), 1: PartitionState(2, EPOCH, [2])}
+    for ends in (False, True):
+        several, one = asking.ask(["t"], ends=ends).topics[0].partitions
+        assert (several.replicas, several.in_sync) == ([1, 2, 3], [3, 1])
+        assert (one.replicas, one.in_sync) == ([], [])
+    asking.cache.states = {}
+    assert asking.ask(["t"]).topics[0].partitions[0].in_sync == [], "nobody has led yet"
 
 
 def test_ends_of_an_earlier_topic_of_that_name_are_not_told(asking: Asking) -> None:

@@ -108,3 +108,14 @@ def test_what_is_invalidated_keeps_its_epochs() -> None:
     metadata = after(says((1, 5))).invalidated("t")
     assert metadata.topics["t"].learned_at == LONG_AGO
     assert leader(metadata.updated(says((9, 4)), learned_at=2)) == 1
+
+
+def test_replicas_are_those_of_the_newest_epoch() -> None:
+    def copies(leader: int, epoch: int, in_sync: list[int]) -> MetadataResponse:
+        part = PartitionInfo(0, leader, epoch, replicas=[1, 2, 3], in_sync=in_sync)
+        return MetadataResponse(BROKERS, [TopicInfo("t", "a", [part])])
+
+    topic = after(copies(2, 4, [2, 3]), copies(1, 3, [1, 2, 3])).topics["t"]
+    assert (topic.replicas, topic.in_sync) == ({0: (1, 2, 3)}, {0: (2, 3)})
+    alone = after(copies(2, 4, [2, 3]), says((2, 5))).topics["t"]
+    assert (alone.replicas, alone.in_sync) == ({}, {})
