@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -92,6 +91,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
             50, 1, 1 << 20,
             [FetchPartition("t", 0, 0, 1 << 20, 2, TOPIC_ID, ColumnChoice(["key"], {7: [0]}, 1))],
             1 << 20,
+            replica=True,
         ),
         b"",
     ),
@@ -139,7 +139,7 @@ class Topics:
 
     def __init__(self) -> None:
         self.topics = {"t": TopicRecord("t", TOPIC_ID, {0: [5], 1: [5]}, {})}
-        self.brokers = [SimpleNamespace(broker_id=5, host="h", port=1, local_socket=None)]
+        self.brokers = [BrokerAddress(5, "h", 1)]
 
     def create(self, name: str, *, partitions: int, brokers: Any, config: Any) -> TopicRecord:
         check_name("topic", name)
@@ -168,6 +168,9 @@ class Topics:
 
     def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
         return record.partitions[partition][0], 0
+
+    def state(self, _: TopicRecord, __: int) -> None:
+        return None
 
     def _record(self, name: str) -> TopicRecord:
         check_name("topic", name)
