@@ -45,6 +45,7 @@ Init == \E first \in Brokers :
               log |-> <<>>,             \* of [e, v]
               flushed |-> 0,
               hw |-> 0,                 \* the high watermark
+              start |-> 0,              \* the end of its log when it took the lead
               leads |-> IF x = first THEN 1 ELSE 0,     \* the epoch in which it believes to lead
               counts |-> IF x = first THEN all ELSE {}, \* for whom its watermark waits
               knows |-> x = first,      \* whether its copy of the state node is the newest
@@ -56,7 +57,7 @@ Init == \E first \in Brokers :
 Sees(x) == br[x].up /\ ~br[x].cut           \* reaches ZooKeeper; its broker node is there
 
 StepDown(r) == [r EXCEPT !.leads = 0, !.counts = {}, !.knows = FALSE, !.told = NobodyTold,
-                         !.follows = None]
+                         !.follows = None, !.start = 0]
 
 (* The name under which the log that a broker has counts as in sync. *)
 Named(x, id) == <<x, IF Is("in-sync names brokers and no log ids") THEN 1 ELSE id>>
@@ -172,12 +173,17 @@ DropForItself(x) ==
         /\ br' = [br EXCEPT ![x].counts = @ \ {member}]
     /\ UNCHANGED <<node, acked, flushed, ackers, restored, used>>
 
-(* The leader first: the watermark waits for the joiner from before the request is sent. *)
+(* The leader first: the watermark waits for the joiner from before the request is sent. So it need
+   not have the leader's end, which moves on: what is below the watermark is enough. But a new
+   leader's watermark lags, and all that it had when it took the lead may be acknowledged. *)
 TakeIn(x, y) ==
     /\ Sees(x) /\ br[x].leads > 0 /\ br[x].knows /\ x # y
     /\ \A member \in node.inSync : member[1] # y
     /\ br[x].told[y] # None
-    /\ br[x].told[y].end >= Len(br[x].log) \/ Is("a joiner is taken in before it has the end")
+    /\ \/ br[x].told[y].end >= Max(br[x].hw, br[x].start)
+       \/ Is("a joiner is taken in before it has what is acknowledged")
+       \/ /\ Is("a joiner is taken in by the watermark of a new leader alone")
+          /\ br[x].told[y].end >= br[x].hw
     /\ LET member == Named(y, IF Is("a joiner is taken in by what it told in an earlier life")
                               THEN br[y].id ELSE br[x].told[y].id)
        IN /\ node' = [node EXCEPT !.inSync = @ \cup {member}]
@@ -202,7 +208,7 @@ NoteCommitted(x) ==
 
 Leading(x, epoch, inSync) ==
     [Written(br) EXCEPT ![x] = [StepDown(@) EXCEPT !.leads = epoch, !.counts = inSync,
-                                                   !.knows = TRUE]]
+                                                   !.knows = TRUE, !.start = Len(br[x].log)]]
 
 (* The leader's broker node is gone, or is of another life: the process has begun anew. *)
 LeaderGone == ~Sees(node.leader) \/ br[node.leader].leads # node.epoch
@@ -238,7 +244,7 @@ TakeOver(x) ==
     /\ Sees(x) /\ br[x].leads = 0 /\ br[x].follows # None
     /\ node.leader = x /\ Me(x) \in node.inSync
     /\ br' = [br EXCEPT ![x] = [StepDown(@) EXCEPT !.leads = node.epoch, !.counts = node.inSync,
-                                                   !.knows = TRUE]]
+                                                   !.knows = TRUE, !.start = Len(br[x].log)]]
     /\ UNCHANGED <<node, acked, flushed, ackers, restored, used>>
 
 StepsDown(x) ==
