@@ -163,6 +163,14 @@ class MetadataCache:
         move = record.moves.get(topic_partition.partition)
         return move if move is not None and not move.error else None
 
+    def assigned_to(self, topic_partition: TopicPartition, topic_id: str) -> Sequence[int]:
+        """Returns the brokers to which a partition of that very topic is assigned; none if it is
+        not known here yet."""
+        record = self._topics.get(topic_partition.topic)
+        if record is None or record.topic_id != topic_id:
+            return ()
+        return record.partitions.get(topic_partition.partition, ())
+
     def _brokers_changed(self, brokers: list[BrokerAddress]) -> None:
         self._brokers = brokers
 

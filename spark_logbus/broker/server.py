@@ -203,6 +203,7 @@ class Broker:
             followers=self._followers,
             holds=self._holds,
             standing=self._metadata_cache.standing_move,
+            assigned=self._metadata_cache.assigned_to,
             clock=clock,
             max_wait_ms=config.network.max_wait_ms,
             max_fetch_bytes=config.network.max_fetch_bytes,

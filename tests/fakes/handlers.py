@@ -17,7 +17,7 @@ from spark_logbus.broker.handlers.long_poll import DelayedFetches
 from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.moves import MoveHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
-from spark_logbus.broker.handlers.replicate import ReplicateHandler
+from spark_logbus.broker.handlers.replicate import AssignedTo, ReplicateHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
@@ -90,6 +90,7 @@ def dispatcher_over(
     moves: object = None,
     brokers: object = None,
     standing: StandingMove = lambda *_: None,
+    assigned: AssignedTo = lambda *_: (),
     max_wait_ms: int = 1,
 ) -> RequestDispatcher:
     """All handlers, of a broker with the id 5."""
@@ -141,6 +142,7 @@ def dispatcher_over(
                 followers=followers,
                 holds=holds,
                 standing=standing,
+                assigned=assigned,
                 clock=clock,
                 max_wait_ms=max_wait_ms,
                 max_fetch_bytes=1 << 20,

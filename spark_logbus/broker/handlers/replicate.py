@@ -1,16 +1,17 @@
 """The replicate request: what a follower of a partition lacks of it, up to what is written.
 
 It is a long poll as a fetch is, answered with slices of the log and of staged files. What it tells
-of the follower's copy decides whether the lead may be handed over. So it is believed only of the
-broker to which the partition is to move, by the topic as this broker knows it, only if it follows
-this broker's leader epoch, and only if its log has nothing that the log here has not. Whoever can
-reach the port can say that it is that broker: the port is for those who are trusted.
+of the follower's copy decides what counts as replicated, and whether the lead may be handed over.
+So it is believed only of a broker to which the partition is assigned or is to move, by the topic
+as this broker knows it, only if it follows this broker's leader epoch, and only if its log has
+nothing that the log here has not. Whoever can reach the port can say that it is that broker: the
+port is for those who are trusted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -51,6 +52,9 @@ from spark_logbus.protocol import (
 _MAX_COPIES: Final = 1_000
 _MAX_ID_CHARS: Final = 100
 
+#: The brokers to which a partition of the topic with that id is assigned, as far as this one knows.
+AssignedTo = Callable[[TopicPartition, str], Collection[int]]
+
 
 @dataclass(frozen=True, slots=True)
 class _Read:
@@ -64,7 +68,8 @@ class _Read:
 class ReplicateHandler:
     """Answers followers. Thread-safe, keeps nothing between requests but those that wait.
 
-    ``standing`` finds the move of a partition that stands in the topics as this broker has them.
+    ``standing`` finds the move of a partition that stands, and ``assigned`` the brokers to which
+    one is assigned, in the topics as this broker has them.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class ReplicateHandler:
         followers: Followers,
         holds: Holds,
         standing: StandingMove,
+        assigned: AssignedTo,
         clock: Clock,
         max_wait_ms: int,
         max_fetch_bytes: int,
@@ -87,6 +93,7 @@ class ReplicateHandler:
         self._followers = followers
         self._holds = holds
         self._standing = standing
+        self._assigned = assigned
         self._clock = clock
         self._max_wait_ms = max_wait_ms
         self._max_fetch_bytes = max_fetch_bytes
@@ -142,12 +149,15 @@ class ReplicateHandler:
         """Raises NotLeaderError for what the broker does not follow, or cannot, for now."""
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
         led = self._replica_manager.leader_of(topic_partition).of_topic(wanted.topic_id)
-        move = self._standing(topic_partition, led.log.topic_id)
-        if move is None or (move.to, move.since_us) != ([broker_id], wanted.since_us):
+        if not self._may_follow(broker_id, wanted):
+            what = (
+                f"to move to broker {broker_id} since {wanted.since_us} µs"
+                if wanted.since_us
+                else f"assigned to broker {broker_id}"
+            )
             raise NotLeaderError(
-                f"{topic_partition} is not to move to broker {broker_id} since {wanted.since_us} "
-                f"µs, as far as broker {self._broker_id} knows, which leads it; ask again when it "
-                "has heard of it."
+                f"{topic_partition} is not {what}, as far as broker {self._broker_id} knows, which "
+                "leads it; ask again when it has heard of it."
             )
         if wanted.leader_epoch != led.leader_epoch:
             raise NotLeaderError(
@@ -157,6 +167,13 @@ class ReplicateHandler:
         if (offline := led.log.offline) is not None:
             raise offline.again()
         return led
+
+    def _may_follow(self, broker_id: int, wanted: FollowedPartition) -> bool:
+        topic_partition = TopicPartition(wanted.topic, wanted.partition)
+        if not wanted.since_us:
+            return broker_id in self._assigned(topic_partition, wanted.topic_id)
+        move = self._standing(topic_partition, wanted.topic_id)
+        return move is not None and (move.to, move.since_us) == ([broker_id], wanted.since_us)
 
     # -- answers --------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from spark_logbus.broker.replica.assignments import MovingHere
+from spark_logbus.broker.replica.assignments import WantedReplica
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.errors import (
     CorruptRecordBatchError,
@@ -46,7 +46,7 @@ _MAX_COPIED_ANEW: Final = 20
 
 
 class FollowedLog:
-    """The log of a partition that moves here.
+    """The log of a partition that this broker follows.
 
     Used by one thread, which holds ``lock`` while it applies an answer; others ``end`` it.
     ``require_room`` raises StorageError unless so many bytes more have room on the disk.
@@ -54,7 +54,7 @@ class FollowedLog:
 
     def __init__(
         self,
-        moving: MovingHere,
+        wanted: WantedReplica,
         log: PartitionLog,
         *,
         leader: int,
@@ -65,7 +65,7 @@ class FollowedLog:
         require_room: Callable[[int], None],
     ) -> None:
         self.lock = threading.Lock()
-        self.moving = moving
+        self.wanted = wanted
         self.log = log
         self.leader = leader
         self.leader_epoch = leader_epoch
@@ -84,11 +84,18 @@ class FollowedLog:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        return self.moving.topic_partition
+        return self.wanted.topic_partition
 
     @property
     def is_near(self) -> bool:
         return self.remaining_bytes is not None and self.remaining_bytes <= NEAR_BYTES
+
+    def is_for(self, wanted: WantedReplica) -> bool:
+        """Tells if it goes on as it does when it is followed as ``wanted``."""
+        state = wanted.state
+        return self.wanted.is_same(wanted) and (
+            state is None or (state.leader, state.leader_epoch) == (self.leader, self.leader_epoch)
+        )
 
     def end(self) -> None:
         """Has no more applied, from the return of this on."""
@@ -105,8 +112,8 @@ class FollowedLog:
         return FollowedPartition(
             topic=where.topic,
             partition=where.partition,
-            topic_id=self.moving.topic_id,
-            since_us=self.moving.move.since_us,
+            topic_id=self.wanted.topic_id,
+            since_us=self.wanted.since_us,
             leader_epoch=self.leader_epoch,
             log_id=log.log_id or "",
             offset=log.ends().log_end_offset,
@@ -187,8 +194,8 @@ class FollowedLog:
         """Begins anew where the leader's log begins. What is not known to be a copy is kept."""
         wanted = WantedLog(
             self.topic_partition,
-            self.moving.topic_id,
-            self.moving.record.config,
+            self.wanted.topic_id,
+            self.wanted.record.config,
             follows=True,
             base_offset=max(0, log_start),
         )

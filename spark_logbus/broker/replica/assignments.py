@@ -19,21 +19,33 @@ class Assigned(NamedTuple):
     state: PartitionState | CorruptNodeError | None
 
 
-class MovingHere(NamedTuple):
-    """A partition that is to move to this broker: it follows the leader until it leads."""
+class WantedReplica(NamedTuple):
+    """A partition that this broker is to follow: until it leads, as it moves here by ``move``, or
+    for good, as it is assigned here and led by another broker.
+
+    ``state`` says whom to follow, and in which epoch; where it is None that is looked up in
+    ZooKeeper.
+    """
 
     topic_partition: TopicPartition
     record: TopicRecord
-    move: MovePayload
+    move: MovePayload | None = None
+    state: PartitionState | None = None
 
     @property
     def topic_id(self) -> str:
         return self.record.topic_id
 
-    def is_same(self, other: MovingHere) -> bool:
-        """Tells if it is the same move, whatever its throttle or the topic's configuration."""
-        return (self.topic_id, self.move.to, self.move.since_us) == (
-            other.topic_id, other.move.to, other.move.since_us,
+    @property
+    def since_us(self) -> int:
+        """Time of the move; 0 for an assigned replica."""
+        return 0 if self.move is None else self.move.since_us
+
+    def is_same(self, other: WantedReplica) -> bool:
+        """Tells if it is the same move, or the same assigned replica, whatever the leader, the
+        throttle or the topic's configuration."""
+        return (self.topic_id, self.move and self.move.to, self.since_us) == (
+            other.topic_id, other.move and other.move.to, other.since_us,
         )  # fmt: skip
 
 
@@ -59,16 +71,16 @@ class Assignments:
             if brokers[:1] != [self._broker_id]
         ]
 
-    def moving_here(self, records: Iterable[TopicRecord]) -> dict[TopicPartition, MovingHere]:
+    def moving_here(self, records: Iterable[TopicRecord]) -> dict[TopicPartition, WantedReplica]:
         """Returns the partitions whose moves to the broker stand, those that were asked for first
         at the beginning."""
         found = [
-            MovingHere(TopicPartition(record.name, partition), record, move)
+            (move.since_us, WantedReplica(TopicPartition(record.name, partition), record, move))
             for record in records
             for partition, move in record.moves.items()
             if move.to == [self._broker_id]
             and not move.error
             and record.partitions.get(partition, move.to)[:1] != move.to
         ]
-        found.sort(key=lambda each: (each.move.since_us, each.topic_partition))
-        return {each.topic_partition: each for each in found}
+        found.sort(key=lambda each: (each[0], each[1].topic_partition))
+        return {each.topic_partition: each for _, each in found}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from spark_logbus.broker.metadata_cache import TopicsImage
-from spark_logbus.broker.replica.assignments import Assignments, MovingHere
+from spark_logbus.broker.replica.assignments import Assignments, WantedReplica
 from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.old_logs import OldLog, OldLogs
 from spark_logbus.broker.replica.removal import fields_about
@@ -49,7 +49,7 @@ class Leaving:
         self._notify = partition_changed
         self._copies: dict[TopicPartition, float] = {}  # and since when they are of no use
 
-    def leave(self, image: TopicsImage, moving: Mapping[TopicPartition, MovingHere]) -> bool:
+    def leave(self, image: TopicsImage, moving: Mapping[TopicPartition, WantedReplica]) -> bool:
         """Leaves what is assigned to others and not ``moving`` here. Returns False if the log of
         one is still in its place. Raises CoordinationError."""
         for record in image.topics.values():
@@ -93,7 +93,7 @@ class Leaving:
 
     # -- logs -----------------------------------------------------------------------------
 
-    def _let_go(self, moving: Mapping[TopicPartition, MovingHere]) -> bool:
+    def _let_go(self, moving: Mapping[TopicPartition, WantedReplica]) -> bool:
         """Sets aside or deletes what is not the only log; the rest stays as it is."""
         logs = {}
         for where, replica in self._replicas.in_state(ReplicaState.MOVED).items():
@@ -142,7 +142,7 @@ class Leaving:
         where: TopicPartition,
         log: PartitionLog,
         reason: str | None,
-        moving: MovingHere | None,
+        moving: WantedReplica | None,
     ) -> None:
         """Tells why a log stays, which is not known to be a copy."""
         if reason is None or where in self._copies:

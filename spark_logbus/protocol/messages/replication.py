@@ -33,7 +33,7 @@ class FollowedPartition(Message):
     leader epoch of the record before, -1 if it knows none; ``flushed_end`` the end of what is on
     its disk. ``log_id`` is of that log; empty as long as there is none: then nothing is copied, and
     the answer says where the leader's log begins. ``leader_epoch`` is the one that it follows, and
-    ``since_us`` the time of the move for which it does.
+    ``since_us`` the time of the move for which it does; 0 for a replica that is assigned to it.
     """
 
     topic: str

@@ -61,6 +61,7 @@ class Following:
         self.followers = Followers(clock=logs.clock, written=self.waiting.wake)
         self.holds = Holds()
         self.moves = {T0: MovePayload(to=[FOLLOWER], since_us=1)}
+        self.assigned: dict[TopicPartition, list[int]] = {}
         self.handler = ReplicateHandler(
             LEADER,
             logs.here.as_replica_manager(),
@@ -68,6 +69,7 @@ class Following:
             followers=self.followers,
             holds=self.holds,
             standing=lambda where, _: self.moves.get(where),
+            assigned=lambda where, _: self.assigned.get(where, ()),
             clock=logs.clock,
             max_wait_ms=60_000,
             max_fetch_bytes=1 << 20,
@@ -240,6 +242,22 @@ def test_only_the_broker_to_which_the_partition_moves_is_believed(following: Fol
         following.ask(copy(), copy())
     with pytest.raises(InvalidRequestError, match="names no partition"):
         following.ask()
+
+
+def test_a_broker_to_which_the_partition_is_assigned_is_believed(following: Following) -> None:
+    following.append(3)
+    error = _error(one(following.ask(copy(3, since_us=0))))
+    assert isinstance(error, NotLeaderError)
+    assert "t-0 is not assigned to broker 6, as far as broker 5 knows" in str(error)
+    assert following.told() is None
+    following.assigned[T0] = [LEADER, FOLLOWER]
+    assert one(following.ask(copy(3, since_us=0), wait_ms=0)).error is None
+    told = following.told()
+    assert told is not None
+    assert (told.broker_id, told.flushed_end, told.since_us) == (FOLLOWER, 3, 0)
+    assert isinstance(_error(one(following.ask(copy(3, since_us=0), broker_id=7))), NotLeaderError)
+    following.assigned[T0] = [LEADER]
+    assert isinstance(_error(one(following.ask(copy(3, since_us=0)))), NotLeaderError)
 
 
 def test_a_log_that_is_offline_is_not_copied(following: Following) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.replica.applying import FollowedLog
-from spark_logbus.broker.replica.assignments import MovingHere
+from spark_logbus.broker.replica.assignments import WantedReplica
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import MovePayload
@@ -23,7 +23,7 @@ from tests.fakes.log_directory import ensure_one
 
 T0 = TopicPartition("t", 0)
 RECORD = TopicRecord("t", TOPIC_ID, {0: [1]}, {}, moves={0: MovePayload(to=[2], since_us=1)})
-MOVING = MovingHere(T0, RECORD, RECORD.moves[0])
+MOVING = WantedReplica(T0, RECORD, RECORD.moves[0])
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=128)
 
 

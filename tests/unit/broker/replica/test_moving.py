@@ -12,9 +12,11 @@ import pytest
 
 from spark_logbus.broker.replica import following as module
 from spark_logbus.broker.replica import manager as manager_module
+from spark_logbus.broker.replica import opening
 from spark_logbus.broker.replica.applying import FollowedLog
-from spark_logbus.broker.replica.assignments import MovingHere
-from spark_logbus.broker.replica.following import AT_A_TIME, NoRoomError
+from spark_logbus.broker.replica.assignments import WantedReplica
+from spark_logbus.broker.replica.following import AT_A_TIME
+from spark_logbus.broker.replica.opening import NoRoomError
 from spark_logbus.broker.replica.states import ReplicaState
 from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.errors import LogbusError
@@ -251,12 +253,12 @@ def test_a_copy_without_room_goes_only_if_its_move_cannot_be_handed_over(
 def test_what_was_not_foreseen_of_one_partition_holds_up_no_other(
     following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(moving: MovingHere, *args: object, **fields: object) -> FollowedLog:
-        if moving.topic_partition == T0:
+    def fail(wanted: WantedReplica, *args: object, **fields: object) -> FollowedLog:
+        if wanted.topic_partition == T0:
             raise ValueError("Nobody thought of that.")
-        return FollowedLog(moving, *args, **fields)  # type: ignore[arg-type]
+        return FollowedLog(wanted, *args, **fields)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "FollowedLog", fail)
+    monkeypatch.setattr(opening, "FollowedLog", fail)
     other = TopicPartition("t", 1)
     following.topics.known[other] = LED_THERE
     following.tell(brokers=(2, 2), moves={0: HERE, 1: HERE})

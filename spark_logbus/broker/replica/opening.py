@@ -1,0 +1,119 @@
+"""Opens the logs of partitions that this broker is to follow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from spark_logbus.broker.replica.applying import FollowedLog
+from spark_logbus.broker.replica.assignments import WantedReplica
+from spark_logbus.broker.replica.removal import fields_about
+from spark_logbus.broker.replica.watermark import HighWatermarks
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
+from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.errors import LogbusError, PartitionOfflineError, StorageError
+from spark_logbus.log import LogDirectory, PartitionLog, WantedLog
+from spark_logbus.zookeeper import CorruptNodeError
+
+logger = logging.getLogger(__name__)
+
+
+class NoRoomError(StorageError):
+    """The disk has no room for a partition that is to be copied here."""
+
+
+class NotToBeFollowedError(StorageError):
+    """The log that is here, or the leader's, is none with which a copy may begin."""
+
+
+class LogOpener:
+    """Opens, makes or mends the log of a partition before it is followed. Used by one thread.
+
+    ``require_room`` raises NoRoomError unless so many bytes of a partition have room on the disk.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        logs: LogDirectory,
+        states: PartitionStates,
+        watermarks: HighWatermarks,
+        require_room: Callable[[WantedReplica, int], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._states = states
+        self._watermarks = watermarks
+        self._require_room = require_room
+
+    def open(self, wanted: WantedReplica, *, is_copy: bool) -> FollowedLog | None:
+        """Returns the log, ready to follow its leader's; None if the partition has no leader yet,
+        or is led here soon. ``is_copy``: what is in it was copied by this process.
+
+        Raises CoordinationError, NotToBeFollowedError, and what the disk refuses.
+        """
+        where = wanted.topic_partition
+        state = wanted.state or self._states.states_of([where])[where]
+        if isinstance(state, CorruptNodeError):
+            raise state
+        if state is None or state.leader == self._broker_id:
+            return None
+        if state.refused is not None:
+            raise NotToBeFollowedError(
+                f"Broker {state.leader} does not serve {where}: {state.refused}"
+            )
+        self._watermarks.follow(where, 0)
+        try:
+            log, is_new = self._log_of(wanted, state)
+        except BaseException:
+            self._watermarks.lead(where)
+            raise
+        logger.info(
+            "Following %s, which %s, in epoch %d from offset %d on.",
+            where,
+            f"broker {state.leader} leads"
+            if wanted.move is None
+            else f"moves here from broker {state.leader}",
+            state.leader_epoch, log.ends().log_end_offset, extra=fields_about(where),
+        )  # fmt: skip
+        return FollowedLog(
+            wanted,
+            log,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            logs=self._logs,
+            watermarks=self._watermarks,
+            is_copy=is_copy or is_new,
+            require_room=lambda size_bytes: self._require_room(wanted, size_bytes),
+        )
+
+    def _log_of(self, wanted: WantedReplica, state: PartitionState) -> tuple[PartitionLog, bool]:
+        """Returns the log, and whether it is new: all that will be in it is a copy."""
+        where = wanted.topic_partition
+        before = self._logs.get(where)
+        is_new = before is None or before.topic_id != wanted.topic_id
+        log = self._logs.ensure_all([wanted_log(wanted)])[where]
+        if isinstance(log, PartitionOfflineError):  # what is there is kept, whatever it is
+            log = self._logs.start_over(wanted_log(wanted), keep_files=True)
+            is_new = True
+        if isinstance(log, LogbusError):
+            raise log.again()
+        if log.epochs.latest > state.leader_epoch:
+            raise NotToBeFollowedError(
+                f"Broker {self._broker_id} has a log of {where} in {log.directory} that was led in "
+                f"epoch {log.epochs.latest}, and ZooKeeper knows of none after "
+                f"{state.leader_epoch}. Was ZooKeeper restored from an older state? Move that "
+                "directory away while the broker is stopped, if its records are not needed."
+            )
+        if log.damaged:
+            # A crash tore what was not flushed, and the leader has it: it is copied again.
+            if log.damaged[0].start > log.ends().log_start_offset:
+                log.truncate_to(log.damaged[0].start, below_watermark=True)
+            else:
+                log = self._logs.start_over(wanted_log(wanted), keep_files=True)
+        return log, is_new and not log.ends().log_end_offset
+
+
+def wanted_log(wanted: WantedReplica) -> WantedLog:
+    return WantedLog(wanted.topic_partition, wanted.topic_id, wanted.record.config, follows=True)
