@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +39,17 @@ class KillPoints:
     def arm(self, point: str, topic: str) -> None:
         """Let the next process stand still that comes there with a write into the topic."""
         (self._directory / f"{point}.{topic}").touch()
+
+    @contextmanager
+    def slow_flushes(self, pid: int, seconds: float) -> Iterator[None]:
+        """Has each flush of a process take so much longer."""
+        fresh, told = (self._directory / f"{name}.{pid}" for name in ("slow", "slow-flushes"))
+        fresh.write_text(str(seconds))
+        fresh.rename(told)
+        try:
+            yield
+        finally:
+            told.unlink()
 
     def wait_for(self, point: str, topic: str, driver: Writer) -> int:
         """The process that has come to the armed point, and stands still there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +18,9 @@ from tests.servers.driver_session import patient
 PROJECT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Two cores; workers find the packages where the tests found them."""
+@contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    """Runs one. Two cores; workers find the packages where the tests found them."""
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     session = patient(
@@ -37,6 +38,12 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    with spark_session() as session:
+        yield session
 
 
 PREFETCHED: Final = "prefetched"

@@ -11,11 +11,13 @@ import json
 import sys
 from dataclasses import replace
 
-from spark_logbus.client import AtomicWrites, Bootstrap, Cluster, WriteIdentity
+from spark_logbus.client import AtomicWrites, Bootstrap, ClientConfig, Cluster, WriteIdentity
+from spark_logbus.errors import BrokerUnavailableError
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.record.stage_id import stage_id
-from tests.fault.load.records import CLIENT
+from tests.fault.load.records import CLIENT, WAIT_S
 from tests.fault.load.writers import spread, stage
+from tests.helpers import wait_until
 
 
 def main(brokers: str, topic: str, *numbers: str) -> None:
@@ -27,10 +29,19 @@ def main(brokers: str, topic: str, *numbers: str) -> None:
     bootstrap = Bootstrap(tuple(BrokerAddress(*each) for each in json.loads(brokers)))
     # Whoever is asked first may stand still.
     patient = replace(CLIENT, connect_timeout_ms=CLIENT.retry_deadline_ms)
-    with Cluster.connect(bootstrap, patient) as cluster:
+    (cluster,) = wait_until(lambda: _connected(bootstrap, patient), deadline_s=WAIT_S)
+    with cluster:
         shares = spread(range(first, first + count), where)
         task = stage(cluster, identity, stage_id(write, 0), 0, shares)
         AtomicWrites(cluster).commit(identity, write, [task])
+
+
+def _connected(bootstrap: Bootstrap, config: ClientConfig) -> list[Cluster]:
+    """Connects, unless all brokers are away at the moment."""
+    try:
+        return [Cluster.connect(bootstrap, config)]
+    except BrokerUnavailableError:
+        return []
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from spark_logbus.client import Admin, Cluster, Producer, RangeReader
 from spark_logbus.model import OffsetRange, TopicPartition
 from tests.fault.load.moves import begin
 from tests.fault.load.participants import Participant
-from tests.fault.load.records import PRODUCER
+from tests.fault.load.records import PRODUCER, replicated
 
 OTHER: Final = "other"
 _TIMEOUT_MS: Final = 240_000
@@ -23,13 +23,16 @@ class Changer(Participant):
 
     is_slow = True
 
-    def __init__(self, cluster: Cluster, topic: str, *, brokers: int, moving: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, *, brokers: int, moving: bool, replicas: int
+    ) -> None:
         super().__init__("changer")
         self._cluster = cluster
         self._admin = Admin(cluster)
         self._topic = topic
         self._brokers = brokers
         self._moving = moving
+        self._replicas = replicas
         self._chance = random.Random(self.name)
 
     def work(self) -> None:
@@ -45,7 +48,9 @@ class Changer(Participant):
     def _live(self) -> None:
         """One life of the other topic."""
         chance, life = self._chance, self.progress
-        self._admin.create_topic(OTHER, partitions=_PARTITIONS, timeout_ms=_TIMEOUT_MS)
+        self._admin.create_topic(
+            OTHER, partitions=_PARTITIONS, timeout_ms=_TIMEOUT_MS, **replicated(self._replicas)
+        )
         where = [TopicPartition(OTHER, number) for number in range(_PARTITIONS)]
         with Producer(self._cluster, PRODUCER) as producer:
             for one in where:

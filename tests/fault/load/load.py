@@ -26,7 +26,7 @@ from tests.fault.load.compacted import (
 from tests.fault.load.machines import Machines
 from tests.fault.load.participants import Everyone, Participant
 from tests.fault.load.readers import EndsWatcher, GroupMember, Reader, check_group, group_has_all
-from tests.fault.load.records import WAIT_S, Content
+from tests.fault.load.records import WAIT_S, Content, replicated
 from tests.fault.load.writers import AtomicWriter, Filler, KilledWriters, Sender, Writer
 from tests.helpers import wait_until
 
@@ -46,6 +46,8 @@ class Load:
         *,
         filling: int,
         moving: bool,
+        replicas: int,
+        writers: Sequence[Writer],
         others: Sequence[Participant],
     ) -> None:
         partitions = [
@@ -56,6 +58,7 @@ class Load:
         self._cluster = local
         self.partitions = partitions
         self.writers: list[Writer] = [
+            *writers,
             Sender(2, local, partitions, "send"),
             Sender(3, remote, partitions, "send_many"),
             Sender(4, local, partitions, "send_arrow"),
@@ -63,13 +66,15 @@ class Load:
             AtomicWriter(6, remote, partitions),
             KilledWriters(7, local, partitions, machines.points, directory),
         ]
-        Admin(local).create_topic(COMPACTED, partitions=1, config=CONFIG)
+        Admin(local).create_topic(COMPACTED, partitions=1, config=CONFIG, **replicated(replicas))
         self._keyed_writer, self._keyed_reader = KeyedWriter(8, local), KeyedReader(remote)
         self._filler = Filler(local, dict.fromkeys(partitions, filling))
         self._readers = [Reader(1, local, partitions), Reader(2, remote, partitions)]
         self._group = [GroupMember(number, local, topic, "shared") for number in (1, 2)]
         self._ends = EndsWatcher(remote, partitions)
-        changer = Changer(remote, topic, brokers=len(machines.brokers), moving=moving)
+        changer = Changer(
+            remote, topic, brokers=len(machines.brokers), moving=moving, replicas=replicas
+        )
         watching: list[Participant] = [
             *self._readers, *self._group, self._ends, changer, self._keyed_reader, *others
         ]  # fmt: skip
@@ -124,13 +129,17 @@ def loaded(
     *,
     filling: int = 100,
     moving: bool = True,
+    replicas: int = 1,
+    writers: Sequence[Writer] = (),
     others: Sequence[Participant] = (),
 ) -> Iterator[Load]:
     """A load on a topic that is there, which gets so many large records before into each of its
-    partitions; it begins with ``at_work``. ``others`` work with it, and stop after its writers."""
+    partitions; it begins with ``at_work``. ``writers``, whose numbers are from 10 on, work with
+    it; ``others`` too, and stop after all writers."""
     with ExitStack() as stack:
         local = stack.enter_context(machines.connect())
         remote = stack.enter_context(machines.connect(local_sockets=False))
         yield Load(
-            machines, local, remote, topic, directory, filling=filling, moving=moving, others=others
-        )
+            machines, local, remote, topic, directory,
+            filling=filling, moving=moving, replicas=replicas, writers=writers, others=others,
+        )  # fmt: skip

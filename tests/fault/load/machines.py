@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -20,26 +20,42 @@ from tests.helpers import frozen, wait_until
 from tests.servers.kill_points import KillPoints
 
 SESSION_S: Final = 3.0
-# Small, so that faults meet rolls, retired indexes and batches of several requests too.
-_LOG: Final = {"segment_bytes": 1 << 20, "index_interval_bytes": 256}
-# What moved away is deleted while the test runs, and no disk is too full for what comes.
-_MOVES: Final = {"retention_ms": 5_000, "reserve_bytes": 0}
+SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "broker": {"zookeeper_session_ms": int(1000 * SESSION_S)},
+    # Small, so that faults meet rolls, retired indexes and batches of several requests too.
+    "log": {"segment_bytes": 1 << 20, "index_interval_bytes": 256},
+    # What moved away is deleted while the test runs, and no disk is too full for what comes.
+    "moves": {"retention_ms": 5_000, "reserve_bytes": 0},
+    "compaction": {"check_interval_ms": 1_000},
+}
+
+
+class ZooKeeperServer(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def running(self) -> bool: ...
+
+    def start(self) -> None:
+        """Returns when it serves."""
 
 
 class Machines:
     """Three brokers and ZooKeeper. Their faults are over when the methods return."""
 
-    def __init__(self, embedded: EmbeddedCluster, points: KillPoints) -> None:
-        self._embedded = embedded
+    def __init__(
+        self,
+        brokers: Sequence[BrokerProcess],
+        server: ZooKeeperServer,
+        *,
+        zookeeper: str,
+        points: KillPoints,
+    ) -> None:
+        self.brokers: Mapping[int, BrokerProcess] = {each.broker_id: each for each in brokers}
+        self._server = server
+        self.zookeeper = zookeeper
         self.points = points
-
-    @property
-    def zookeeper(self) -> str:
-        return self._embedded.zookeeper
-
-    @property
-    def brokers(self) -> Mapping[int, BrokerProcess]:
-        return {broker.broker_id: broker for broker in self._embedded.brokers}
 
     def kill(self, *ids: int, away_s: float = 0) -> None:
         """Kills brokers all at once, and starts them again."""
@@ -56,27 +72,26 @@ class Machines:
             pause(seconds)
 
     def kill_zookeeper(self, *, away_s: float = 0) -> None:
-        server = self._embedded.zookeeper_server
-        os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: not server.running)
+        os.kill(self._server.pid, signal.SIGKILL)
+        wait_until(lambda: not self._server.running)
         pause(away_s)
-        server.start()
+        self._server.start()
 
     def wait_for_point(self, point: str, topic: str) -> int:
         """Waits for a broker to come to an armed point; returns its id. It stands still there."""
         pid = self.points.wait_for(point, topic, self)
-        (broker_id,) = [each.broker_id for each in self._embedded.brokers if each.pid == pid]
+        (broker_id,) = [each.broker_id for each in self.brokers.values() if each.pid == pid]
         return broker_id
 
     def alive(self) -> bool:
         """True; fails if a broker has ended by itself."""
-        for broker in self._embedded.brokers:
+        for broker in self.brokers.values():
             assert broker.running, broker.log_file.read_text()[-5000:]
         return True
 
     def check_logs(self) -> None:
         """Fails if a broker has met something that nobody expected."""
-        for broker in self._embedded.brokers:
+        for broker in self.brokers.values():
             text = broker.log_file.read_text(errors="replace")
             assert "Traceback (most recent call last)" not in text, f"see {broker.log_file}"
 
@@ -86,26 +101,24 @@ class Machines:
 
 
 @contextmanager
-def machines(
-    directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Iterator[Machines]:
+def machines(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
     """Starts them all. Their processes stop at points that a test arms."""
+    points = points_of_brokers(directory, monkeypatch)
+    with EmbeddedCluster(directory / "cluster", brokers=3, settings=SETTINGS) as embedded:
+        yield Machines(
+            embedded.brokers,
+            embedded.zookeeper_server,
+            zookeeper=embedded.zookeeper,
+            points=points,
+        )
+
+
+def points_of_brokers(directory: Path, monkeypatch: pytest.MonkeyPatch) -> KillPoints:
+    """Makes points for the brokers that are started from now on."""
     points = KillPoints(directory / "points")
     for variable, value in points.environment.items():
         monkeypatch.setenv(variable, value)  # brokers that are started again have them too
-    own: dict[str, Mapping[str, Any]] = {
-        "broker": {"zookeeper_session_ms": int(1000 * SESSION_S)},
-        "log": _LOG,
-        "moves": _MOVES,
-        "compaction": {"check_interval_ms": 1_000},
-    }
-    with EmbeddedCluster(
-        directory / "cluster", brokers=3, settings={**own, **(settings or {})}
-    ) as embedded:
-        yield Machines(embedded, points)
+    return points
 
 
 def pause(seconds: float) -> None:

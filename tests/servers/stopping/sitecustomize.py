@@ -5,6 +5,9 @@ Python imports this when it starts, if the directory of this file is on ``PYTHON
 armed by a file in the directory ``LOGBUS_KILL_POINTS``, named by the point and the topic that is
 written or moved. The first process that comes to it adds its id to the name, so that nobody else
 stops there, and stops. What then becomes of it, and of others meanwhile, is for the test to say.
+
+The flushes of a process take longer while there is a file ``slow-flushes.<process id>`` with the
+seconds that each takes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import importlib.util
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -34,6 +39,15 @@ def _stop_at(point: str, topics: Iterable[str]) -> None:
 
 def _armed(point: str, topic: str) -> Path:
     return Path(_POINTS, f"{point}.{topic}")
+
+
+def _slow(flush: Callable[[Any], None]) -> Callable[[Any], None]:
+    def slow_flush(descriptor: Any) -> None:
+        with suppress(FileNotFoundError):
+            time.sleep(float(_armed("slow-flushes", str(os.getpid())).read_text()))
+        flush(descriptor)
+
+    return slow_flush
 
 
 # Any below, because types rightly have no word for what is done to modules here.
@@ -168,4 +182,6 @@ class _PointsLoader(Loader):
 
 
 if _POINTS:
+    _files: Any = os
+    _files.fsync, _files.fdatasync = _slow(os.fsync), _slow(os.fdatasync)
     sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,137 @@
+"""Brokers and ZooKeeper on hosts of their own, between which the network fails too."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from spark_logbus.local.cluster import BrokerProcess
+from tests.fault.load.machines import SETTINGS, Machines, pause, points_of_brokers
+from tests.servers.hosts import BrokerOnHost, Host, Network
+from tests.servers.kill_points import KillPoints
+from tests.servers.zookeeper_on_host import ZooKeeperOnHost
+
+SESSION_S: Final = 2.0
+LAG_S: Final = 2.0
+_SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "broker": {"zookeeper_session_ms": int(1000 * SESSION_S)},
+    # Sockets of the machine would get around the network.
+    "network": {"local_socket": False},
+}
+_OF_REPLICAS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "replication": {"lag_max_ms": int(1000 * LAG_S), "preferred_after_ms": 2_000}
+}
+_BROKERS: Final = (1, 2, 3)
+_ZOOKEEPER: Final = 10
+_FIRST_BROKER: Final = 11
+
+
+class MachinesOnHosts(Machines):
+    """Three brokers and ZooKeeper, each on a host. Faults are over when the methods return."""
+
+    def __init__(
+        self,
+        brokers: Sequence[BrokerOnHost],
+        server: ZooKeeperOnHost,
+        *,
+        network: Network,
+        zookeeper: str,
+        points: KillPoints,
+    ) -> None:
+        super().__init__(brokers, server, zookeeper=zookeeper, points=points)
+        self._network = network
+        self.hosts = {each.broker_id: each.host for each in brokers}
+        self.clients = network.here
+        self.zookeeper_host = server.host
+
+    @property
+    def everything(self) -> list[Host]:
+        return [self.clients, self.zookeeper_host, *self.hosts.values()]
+
+    def others(self, broker_id: int) -> list[Host]:
+        """Hosts of the other brokers."""
+        return [host for number, host in self.hosts.items() if number != broker_id]
+
+    def cut(self, some: Sequence[Host], others: Sequence[Host], seconds: float) -> None:
+        """Loses what they send to each other."""
+        self._network.cut(some, others)
+        self._mend_after(seconds)
+
+    def lose(self, senders: Sequence[Host], receivers: Sequence[Host], seconds: float) -> None:
+        """Loses what some send to others, one way."""
+        self._network.lose(senders, receivers)
+        self._mend_after(seconds)
+
+    def _mend_after(self, seconds: float) -> None:
+        try:
+            pause(seconds)
+        finally:
+            self._network.mend()
+
+    def slow_disks(self, ids: Sequence[int], flush_s: float, seconds: float) -> None:
+        with ExitStack() as stack:
+            for broker_id in ids:
+                pid = self.brokers[broker_id].pid
+                stack.enter_context(self.points.slow_flushes(pid, flush_s))
+            pause(seconds)
+
+    def empty_disk(self, broker_id: int) -> None:
+        """Kills a broker, and starts it again with an empty disk."""
+        broker = self.brokers[broker_id]
+        broker.kill()
+        shutil.rmtree(broker.directory / "data")
+        broker.start()
+
+    def restart(self, broker_id: int) -> None:
+        """Stops a broker in order, and starts it again."""
+        self.brokers[broker_id].stop()
+        self.brokers[broker_id].start()
+
+
+@contextmanager
+def machines_on_hosts(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, replicas: int
+) -> Iterator[MachinesOnHosts]:
+    """Starts them all, in a program that runs on a network of its own."""
+    points = points_of_brokers(directory, monkeypatch)
+    settings = merged(SETTINGS, _SETTINGS, _OF_REPLICAS if replicas > 1 else {})
+    with ExitStack() as stack:
+        network = stack.enter_context(Network(directory))
+        server = ZooKeeperOnHost(directory / "zookeeper", network.add(_ZOOKEEPER))
+        stack.callback(server.stop)
+        server.start()
+        zookeeper = f"{server.address}/logbus"
+        brokers = [
+            BrokerOnHost(
+                number, directory / f"broker-{number}",
+                zookeeper=zookeeper, settings=settings, host=network.add(_FIRST_BROKER + number),
+            )
+            for number in _BROKERS
+        ]  # fmt: skip
+        stack.callback(_stop_all, brokers)
+        for broker in brokers:
+            broker.launch()
+        for broker in brokers:
+            broker.wait_until_ready()
+        yield MachinesOnHosts(brokers, server, network=network, zookeeper=zookeeper, points=points)
+
+
+def _stop_all(brokers: Sequence[BrokerProcess]) -> None:
+    for broker in brokers:
+        broker.ask_to_stop()
+    for broker in brokers:
+        broker.stop()
+
+
+def merged(*all_settings: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """Returns tables of settings together; later ones count."""
+    tables: dict[str, dict[str, Any]] = {}
+    for settings in all_settings:
+        for table, values in settings.items():
+            tables.setdefault(table, {}).update(values)
+    return tables

@@ -1,0 +1,57 @@
+"""Times without service, as a producer of one record after the other sees them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from spark_logbus.client import Cluster, Producer
+from spark_logbus.model import TopicPartition
+from tests.fault.load.records import PRODUCER, WAIT_S, value_of
+from tests.fault.load.writers import Writer
+
+_EVERY_S = 0.02
+
+
+class Prober(Writer):
+    """Sends the next record to a partition when the one before is acknowledged, and notes when
+    that was."""
+
+    def __init__(self, number: int, cluster: Cluster, where: TopicPartition) -> None:
+        super().__init__(number, [where], "prober")
+        self._cluster = cluster
+        self._acknowledged = [time.monotonic()]
+
+    def work(self) -> None:
+        (where,) = self.partitions
+        with Producer(self._cluster, PRODUCER) as producer:
+            while not self.stopping.wait(_EVERY_S):
+                (record,) = self.take(1)
+                future = producer.send(where.topic, value_of(record), partition=where.partition)
+                offset = future.result(WAIT_S).offset
+                assert offset is not None
+                self._acknowledged.append(time.monotonic())
+                self.places.add(where, offset, [record])
+                self.progress += 1
+
+    def longest_pause(self, since: float) -> float:
+        """Returns the longest time between two acknowledgements of which the second came after
+        ``since``, in seconds; that before ``since`` does not count."""
+        later = [each for each in self._acknowledged if each > since]
+        times = [since, *later]
+        return max((after - before for before, after in zip(times, later, strict=False)), default=0)
+
+
+def told(pauses: Mapping[str, Sequence[float]]) -> str:
+    """Returns a table of the pauses by kind of fault."""
+    lines = [f"{'without service, in seconds':<40}{'count':>6}{'p50':>8}{'p99':>8}{'most':>8}"]
+    for kind, each in pauses.items():
+        ranks = [percentile(each, share) for share in (0.5, 0.99, 1)]
+        lines.append(f"{kind:<40}{len(each):>6}" + "".join(f"{one:>8.2f}" for one in ranks))
+    return "\n".join(lines)
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """Returns the smallest value that is not exceeded by that share of all."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)]

@@ -1,0 +1,102 @@
+"""A program that runs rounds of faults against brokers on hosts of their own, under load.
+
+``replicas_program.py directory rounds seed replicas [spark]``, in a network of its own, see
+``tests.servers.hosts``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_logbus.client import Admin
+from spark_logbus.local.java import ensure_java_home
+from spark_logbus.model import TopicPartition
+from tests.fault.load.cluster_on_hosts import machines_on_hosts
+from tests.fault.load.compacted import COMPACTED
+from tests.fault.load.copying import Copying, check_copy
+from tests.fault.load.failovers import Prober, told
+from tests.fault.load.load import loaded
+from tests.fault.load.records import replicated
+from tests.fault.load.replicas import FAULTS, WITH_COPIES, Fault, Rounds, states_of
+from tests.servers.spark import spark_session
+
+TOPIC: Final = "t"
+COPY: Final = "copy"
+_PARTITIONS: Final = 4
+_FIRST_PROBER: Final = 10
+
+logger = logging.getLogger("tests.fault.load.replicas_program")
+
+
+def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: bool) -> None:
+    monkeypatch = pytest.MonkeyPatch()
+    with ExitStack() as stack:
+        spark = stack.enter_context(_spark()) if with_spark else None
+        machines = stack.enter_context(machines_on_hosts(directory, monkeypatch, replicas=replicas))
+        cluster = stack.enter_context(machines.connect())
+        states = stack.enter_context(states_of(machines))
+        copies = replicated(replicas)
+        Admin(cluster).create_topic(TOPIC, partitions=_PARTITIONS, **copies)
+        Admin(cluster).create_topic(COPY, partitions=2, **copies)
+        partitions = [TopicPartition(TOPIC, number) for number in range(_PARTITIONS)]
+        copied = [TopicPartition(COPY, number) for number in range(2)] if spark else []
+        probers = [Prober(_FIRST_PROBER + where.partition, cluster, where) for where in partitions]
+        others = [Copying(spark, machines.zookeeper, TOPIC, COPY, directory)] if spark else []
+        load = stack.enter_context(
+            loaded(
+                machines, TOPIC, directory, moving=False, replicas=replicas, writers=probers,
+                others=others,
+            )
+        )  # fmt: skip
+        with load.at_work() as everyone:
+            everyone.get_on()
+            done = Rounds(
+                machines, cluster, everyone, [*partitions, TopicPartition(COMPACTED, 0), *copied],
+                probers, states=states, replicas=replicas, seed=seed,
+            )  # fmt: skip
+            for number, fault in enumerate(_faults(rounds, seed, replicas)):
+                done.run(number, fault)
+        if spark:
+            check_copy(cluster, load.content, copied)
+        done.check_all()
+        machines.check_logs()
+        logger.info("%s", told(done.pauses))
+
+
+def _faults(rounds: int, seed: int, replicas: int) -> Sequence[Fault]:
+    """Chooses faults, each as often as the others; a few are those that differ most."""
+    known = [*WITH_COPIES, *FAULTS] if replicas > 1 else [*FAULTS]
+    if rounds < len(known):
+        return known[:rounds]
+    chance = random.Random(seed)
+    chosen: list[Fault] = []
+    while len(chosen) < rounds:
+        chance.shuffle(known)
+        chosen += known[: rounds - len(chosen)]
+    return chosen
+
+
+@contextmanager
+def _spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    ensure_java_home()
+    with spark_session() as session:
+        yield session
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    logging.getLogger("tests.fault").setLevel(logging.INFO)
+    place, *numbers = sys.argv[1:5]
+    main(Path(place), *map(int, numbers), with_spark="spark" in sys.argv[5:])
