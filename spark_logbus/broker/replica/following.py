@@ -222,14 +222,16 @@ class Following:
         return self._pause_s()
 
     def _due(self) -> list[WantedReplica]:
-        """The partitions to begin with, as far as there is a place for each."""
+        """The partitions to begin with, as far as there is a place for each: first those that have
+        failed least often. Else ones whose leaders hang, each of which holds its place until it
+        fails, would take all the places again before any other has its turn."""
         now = self._clock.monotonic()
         found = []
         with self._lock:
             places = AT_A_TIME - sum(
                 each.wanted.move is not None for each in self._followed.values()
             )
-            for where, wanted in self._wanted.items():
+            for where, wanted in sorted(self._wanted.items(), key=self._times_failed):
                 pause = self._pauses.get(where)
                 if where in self._followed or (pause is not None and pause.until > now):
                     continue
@@ -239,6 +241,10 @@ class Following:
                     places -= 1
                 found.append(wanted)
         return found
+
+    def _times_failed(self, wanted: tuple[TopicPartition, WantedReplica]) -> int:
+        pause = self._pauses.get(wanted[0])
+        return 0 if pause is None else pause.failures
 
     def _takes_turn(self, wanted: WantedReplica) -> bool:
         """Notes that a partition is begun with, if it is still wanted just so."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from spark_logbus.broker.replica.following import AT_A_TIME
 from spark_logbus.broker.replica.opening import NoRoomError
 from spark_logbus.broker.replica.states import ReplicaState
 from spark_logbus.coordination.payloads import MovePayload, PartitionState
-from spark_logbus.errors import LogbusError
+from spark_logbus.errors import BrokerUnavailableError, LogbusError
 from spark_logbus.log import PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
@@ -157,6 +158,61 @@ def test_a_leader_that_is_away_holds_up_no_other_partition(following: Following)
     wait_until(all_were_tried)
     assert most <= AT_A_TIME
     assert following.topics.failed == {}
+
+
+def test_a_leader_that_hangs_holds_up_no_other_partition(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions of a leader that takes long to fail come first, and again as soon as they may."""
+    hanging: list[tuple[HangingFetcher, FollowedLog]] = []
+    monkeypatch.setattr(HangingFetcher, "hanging", hanging)
+    monkeypatch.setattr(module, "LeaderFetcher", HangingFetcher)
+    several = 4 * AT_A_TIME
+    for number in range(several):
+        following.topics.known[TopicPartition("t", number)] = LED_THERE
+    last = TopicPartition("t", several)
+    following.topics.known[last] = msgspec.structs.replace(LED_THERE, leader=3)
+    moves = {number: MovePayload(to=[1], since_us=number) for number in range(several + 1)}
+    following.tell(brokers=(*(2,) * several, 3), moves=moves)
+
+    def has_its_turn() -> bool:
+        if len(hanging) == AT_A_TIME:
+            fetcher, followed = hanging.pop(0)
+            fetcher.fail(followed)
+        return last in following.following.followed()
+
+    wait_until(has_its_turn)
+
+
+class HangingFetcher:
+    """Stands in for ``LeaderFetcher``: the leader with the id 2 does not answer until the test says
+    that it failed; others have nothing to send."""
+
+    hanging: ClassVar[list[tuple[HangingFetcher, FollowedLog]]] = []
+
+    def __init__(
+        self,
+        leader: int,
+        *,
+        failed: Callable[[FollowedLog, LogbusError, bool], None],
+        **_: object,
+    ) -> None:
+        self.thread = SimpleNamespace(start=lambda: None)
+        self._leader = leader
+        self._failed = failed
+
+    def add(self, followed: FollowedLog) -> None:
+        if self._leader == 2:
+            self.hanging.append((self, followed))
+
+    def fail(self, followed: FollowedLog) -> None:
+        self._failed(followed, BrokerUnavailableError("Broker 2 does not answer."), True)
+
+    def remove(self, followed: FollowedLog) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
 
 
 def test_a_leader_that_does_not_serve_ends_the_move(following: Following) -> None:
