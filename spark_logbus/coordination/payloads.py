@@ -22,7 +22,8 @@ class BrokerPayload(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     session_timeout_ms: NonNegative = 0  # how long a leftover of this broker can stay
     local_socket: str | None = None  # for clients on the same machine
-    features: NonNegative = 0  # 1: it can take partitions that move; earlier releases say nothing
+    features: NonNegative = 0  # bits, see cluster/brokers; earlier releases say nothing
+    rack: str | None = None  # where it stands, in the operator's words
 
 
 class DrainedPayload(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,8 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     given up: with what is there of it if ``keep`` is true, else anew. ``replicas`` are the ids of
     the logs that the brokers in ``in_sync`` were known to have, where that is known. ``given_up``
     is the last leader epoch after which that was done: what was lost then may be in logs that other
-    brokers have set aside.
+    brokers have set aside. ``committed`` is an offset up to which all was acknowledged, noted where
+    there is more than one replica.
     """
 
     leader: NonNegative
@@ -70,6 +72,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     keep: bool = False
     replicas: dict[NonNegative, str] = {}
     given_up: NonNegative | None = None
+    committed: NonNegative | None = None
 
 
 class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True, rename={"actor": "by"}):

@@ -24,12 +24,14 @@ logger = logging.getLogger(__name__)
 
 #: Feature of brokers to which partitions can be moved.
 MOVES: Final = 1
+#: Feature of brokers that keep replicas of what others lead, and lead what others replicate.
+REPLICATES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """A live broker, its version, and when it was first registered (µs since 1970); ``features``
-    says what it can do (see ``MOVES``)."""
+    says what it can do (``MOVES``, ``REPLICATES``)."""
 
     address: BrokerAddress
     version: str
@@ -77,7 +79,8 @@ class BrokerRegistry:
             version=version,
             session_timeout_ms=self._session.session_timeout_ms,
             local_socket=address.local_socket,
-            features=MOVES,
+            features=MOVES | REPLICATES,
+            rack=address.rack,
         )
         registration = _Registration(self._nodes, address, payload, on_conflict, on_registered)
         with self._lock:
@@ -283,4 +286,5 @@ def _address(broker_id: int, payload: BrokerPayload) -> BrokerAddress:
         host=payload.host,
         port=payload.port,
         local_socket=payload.local_socket,
+        rack=payload.rack,
     )

@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from spark_logbus.coordination import paths
+from spark_logbus.coordination.cluster.lead_nodes import LeadNodes
+from spark_logbus.coordination.cluster.leader_rules import arrived
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     TopicNode,
@@ -25,15 +27,14 @@ from spark_logbus.coordination.payloads import (
     MovePayload,
     PartitionState,
     TopicPayload,
-    decode,
     encode,
 )
-from spark_logbus.errors import InvalidRequestError, UnknownTopicError
+from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import LostReplies, Node, Nodes
 from spark_logbus.zookeeper.session import Session
-from spark_logbus.zookeeper.transactions import SetData
+from spark_logbus.zookeeper.transactions import Check, Operation, SetData
 
 MAX_MOVES: Final = 1_000  # of one topic, as each change of one writes them all
 _MAX_ERROR_BYTES: Final = 300
@@ -51,7 +52,8 @@ class HandOver(NamedTuple):
     """The lead of a partition as its leader gives it away.
 
     ``log_id`` is of the new broker's log, which has everything before ``end`` on its disk.
-    ``since_us`` says in which move it has told so.
+    ``since_us`` says in which move it has told so, None: in none, as it is in sync and stays where
+    it is.
     """
 
     topic_partition: TopicPartition
@@ -61,7 +63,7 @@ class HandOver(NamedTuple):
     to: int
     log_id: str
     end: int
-    since_us: int
+    since_us: int | None
 
 
 class PartitionMoves:
@@ -163,66 +165,105 @@ class PartitionMoves:
         )
 
     def hand_over(self, lead: HandOver) -> PartitionState:
-        """Gives the lead to the new broker, assigns the partition to it, and ends the move: all in
-        one transaction. Returns the state of the partition after that.
+        """Gives the lead to another broker: in a move, which ends then and the partition is
+        assigned to whom it moves; or, in none, to one that is in sync. All in one transaction.
+        Returns the state of the partition after that.
 
-        Raises MoveEndedError when the move was cancelled or the lead is not the caller's: nothing
-        was written then, or another's word stands. UnknownTopicError. CoordinationError: nobody
-        knows if it was done, and the caller takes no append before ``settle`` has said it.
+        Raises MoveEndedError when the move was cancelled, the lead is not the caller's, or others
+        to which the partition moves are not in sync; or, in no move, when the broker is not in
+        sync or not live: nothing was written then, or another's word stands. UnknownTopicError.
+        CoordinationError: nobody knows if it was done, and the caller takes no append before
+        ``settle`` has said it.
         """
         where = lead.topic_partition
-        topic_path, state_path = paths.topic(where.topic), paths.partition_state(where)
+        description = f"hand over {where} to broker {lead.to}"
+        if lead.to == lead.leader:
+            raise InvalidRequestError(f"Broker {lead.leader} leads {where} already.")
         lost = LostReplies[PartitionState]()
 
         def attempt(deadline: Deadline) -> PartitionState:
-            topic, node, now, is_watched = self._read(lead, deadline)
+            read = LeadNodes.read(self._nodes, where, lead.topic_id, deadline)
+            now = read.state
             if now in lost or (lost and _is_with(lead, now)):
                 return now  # handed over by an attempt of ours, and the new broker may lead by now
-            topic_node, payload = topic.alive()
-            move = payload.moves.get(where.partition)
-            if (
-                (now.leader, now.leader_epoch) != (lead.leader, lead.leader_epoch)
-                or now.refused is not None
-                or move is None
-                or move.error
-                or (move.to, move.since_us) != ([lead.to], lead.since_us)
-            ):
-                raise MoveEndedError(
-                    f"{where} is not handed over to broker {lead.to}: its move was ended, or it is "
-                    f"led by broker {now.leader} in epoch {now.leader_epoch}."
-                )
-            state = PartitionState(
+            _require_lead(read, lead)
+            if lead.since_us is None:
+                members, writes = self._to_member(read, lead, deadline)
+            else:
+                members, writes = _to_mover(read, lead, lead.since_us)
+            state = msgspec.structs.replace(
+                members,
                 leader=lead.to,
                 leader_epoch=now.leader_epoch + 1,
-                in_sync=[lead.to],
                 end=max(lead.end, now.end or 0),
-                replicas={lead.to: lead.log_id},
-                given_up=now.given_up,
             )
-            moves = {each: kept for each, kept in payload.moves.items() if each != where.partition}
-            assigned = {**payload.partitions, where.partition: [lead.to]}
-            after = msgspec.structs.replace(payload, partitions=assigned, moves=moves)
-            writes = [
-                SetData(topic_path, encode(after), topic_node.version),
-                SetData(state_path, encode(state), node.version),
-            ]
-            if is_watched:
-                writes.append(SetData(paths.partitions(where.topic), b""))
+            with lost.noting(state):
+                self._nodes.transact(description, [*writes, *read.write(state)], deadline=deadline)
+            return state
+
+        return self._nodes.repeat(description, attempt)
+
+    def _to_member(
+        self, read: LeadNodes, lead: HandOver, deadline: Deadline
+    ) -> tuple[PartitionState, list[Operation]]:
+        """Returns the state of a hand-over without a move, as to its members, and the conditions of
+        it."""
+        now, path = read.state, paths.broker(lead.to)
+        broker = self._nodes.get(path, deadline=deadline)
+        assigned = read.payload.partitions[read.topic_partition.partition]
+        if (
+            broker is None
+            or lead.to not in assigned
+            or lead.to not in now.in_sync
+            or now.replicas.get(lead.to, "") != lead.log_id
+        ):
+            raise MoveEndedError(
+                f"{read.topic_partition} is not handed over to broker {lead.to}, which is not in "
+                "sync with that log, or does not live."
+            )
+        return now, [read.check_topic(), Check(path, broker.version)]
+
+    def finish(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: str,
+        leader: int,
+        leader_epoch: int,
+        since_us: int,
+    ) -> PartitionState:
+        """Ends a move whose brokers are all in sync, the leader among them, which leads on: the
+        partition is assigned to them, and nobody else is in sync. Returns the state after that.
+
+        Raises MoveEndedError when the move or the lead is not as it was known, or one of its
+        brokers is not in sync; UnknownTopicError. CoordinationError: nobody knows if it was done;
+        to call it again says so.
+        """
+        where = topic_partition
+        lead = HandOver(where, topic_id, leader, leader_epoch, leader, "", 0, since_us)
+        lost = LostReplies[PartitionState]()
+
+        def attempt(deadline: Deadline) -> PartitionState:
+            read = LeadNodes.read(self._nodes, where, topic_id, deadline)
+            if read.state in lost:
+                return read.state
+            _require_lead(read, lead)
+            state, writes = _to_mover(read, lead, since_us)
             with lost.noting(state):
                 self._nodes.transact(
-                    f"hand over {where} to broker {lead.to}", writes, deadline=deadline
+                    f"finish the move of {where}", [*writes, *read.write(state)], deadline=deadline
                 )
             return state
 
-        return self._nodes.repeat(f"hand over {where} to broker {lead.to}", attempt)
+        return self._nodes.repeat(f"finish the move of {where}", attempt)
 
     def handed_over(self, lead: HandOver) -> bool:
         """Tells whether the lead is the caller's no more, as far as it is known now. Raises
         CoordinationError, UnknownTopicError."""
         deadline = self._nodes.session.deadline()
         self._nodes.sync(deadline=deadline)
-        _, _, now, _ = self._read(lead, deadline)
-        return (now.leader, now.leader_epoch) != (lead.leader, lead.leader_epoch)
+        read = LeadNodes.read(self._nodes, lead.topic_partition, lead.topic_id, deadline)
+        return not read.is_led_by(lead.leader, lead.leader_epoch)
 
     def settle(self, lead: HandOver) -> bool:
         """Tells whether the lead is the caller's no more, after a ``hand_over`` whose outcome was
@@ -234,31 +275,15 @@ class PartitionMoves:
         where = lead.topic_partition
 
         def attempt(deadline: Deadline) -> bool:
-            _, node, now, _ = self._read(lead, deadline)
-            if (now.leader, now.leader_epoch) != (lead.leader, lead.leader_epoch):
+            read = LeadNodes.read(self._nodes, where, lead.topic_id, deadline)
+            if not read.is_led_by(lead.leader, lead.leader_epoch):
                 return True
+            node = read.state_node
             write = SetData(paths.partition_state(where), node.data, node.version)
             self._nodes.transact(f"settle who leads {where}", [write], deadline=deadline)
             return False
 
         return self._nodes.repeat(f"settle who leads {where}", attempt)
-
-    def _read(
-        self, lead: HandOver, deadline: Deadline
-    ) -> tuple[TopicNode, Node, PartitionState, bool]:
-        """Reads the topic, the node of the partition's state and what is in it, and whether the
-        node above can tell of its change (see ``partition_states``)."""
-        where = lead.topic_partition
-        topic_path, state_path = paths.topic(where.topic), paths.partition_state(where)
-        above_path = paths.partitions(where.topic)
-        nodes = self._nodes.get_many([topic_path, above_path, state_path], deadline=deadline)
-        topic, node = TopicNode.read(where.topic, nodes[topic_path]), nodes[state_path]
-        topic.require(LeadershipClaim(where, lead.topic_id))
-        if node is None:
-            raise UnknownTopicError(f"{where} has no state in ZooKeeper: nobody leads it.")
-        above = nodes[above_path]
-        is_watched = above is not None and not above.refused
-        return topic, node, decode(PartitionState, node.data, path=state_path), is_watched
 
     def _change(self, description: str, topic: str, changed: _Change) -> TopicRecord:
         """Gives the topic's node the content that ``changed`` makes of it."""
@@ -283,6 +308,34 @@ def _require(payload: TopicPayload, where: TopicPartition, topic_id: str | None)
 def _is_same(move: MovePayload, known: MovePayload) -> bool:
     """Tells if it is one move, whatever its throttle is and whether it has failed by now."""
     return (move.to, move.since_us) == (known.to, known.since_us)
+
+
+def _require_lead(read: LeadNodes, lead: HandOver) -> None:
+    """MoveEndedError unless the partition is led as the caller knows."""
+    now = read.state
+    if not read.is_led_by(lead.leader, lead.leader_epoch) or now.refused is not None:
+        raise MoveEndedError(
+            f"{read.topic_partition} is not handed over to broker {lead.to}: it is led by broker "
+            f"{now.leader} in epoch {now.leader_epoch}{' and refused' if now.refused else ''}."
+        )
+
+
+def _to_mover(
+    read: LeadNodes, lead: HandOver, since_us: int
+) -> tuple[PartitionState, list[Operation]]:
+    """Returns the state at the end of a move, as to its members, and the write that ends it."""
+    move = read.payload.moves.get(read.topic_partition.partition)
+    ended = f"{read.topic_partition} is not handed over to broker {lead.to}: "
+    if move is None or move.error or move.since_us != since_us or lead.to not in move.to:
+        raise MoveEndedError(f"{ended}its move was ended.")
+    told = {} if lead.to == lead.leader else {lead.to: lead.log_id}
+    members = arrived(read.state, move.to, told)
+    if members is None:
+        raise MoveEndedError(
+            f"{ended}of brokers {_brokers(move.to)}, to which it moves, only "
+            f"{_brokers(read.state.in_sync)} are in sync."
+        )
+    return members, [read.arrive(move.to)]
 
 
 def _is_with(lead: HandOver, now: PartitionState) -> bool:

@@ -12,16 +12,27 @@ a topic (see ``state_watch``).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from spark_logbus.coordination import paths
+from spark_logbus.coordination.cluster.leader_rules import (
+    Rule,
+    Ruling,
+    is_elected,
+    leads_on,
+    listed,
+    members_changed,
+    without_member,
+)
+from spark_logbus.coordination.cluster.state_nodes import StateNodes
 from spark_logbus.coordination.cluster.state_watch import StateWatch
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     Reached,
-    TopicNode,
     decode_topic,
 )
 from spark_logbus.coordination.payloads import PartitionState, decode, encode
@@ -33,15 +44,14 @@ from spark_logbus.errors import (
 )
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
-from spark_logbus.zookeeper.nodes import LostReplies, Node, Nodes, name_of
+from spark_logbus.zookeeper.nodes import ConflictError, LostReplies, Nodes
 from spark_logbus.zookeeper.session import Session
-from spark_logbus.zookeeper.transactions import Check, Create, Operation, SetData
+from spark_logbus.zookeeper.transactions import Operation, SetData
 from spark_logbus.zookeeper.unreadable import CorruptNodeError
 
 # Partitions that one transaction makes led: with the longest names they take half of what it holds.
 MAX_CLAIMS: Final = 250
 _NOT_LED: Final = "Its partition is not led."
-_LISTED_FROM: Final = 8  # partitions of a topic, to list what nodes it has before they are read
 
 LeadResult = PartitionState | UnknownTopicError | NotLeaderError | CorruptNodeError
 
@@ -51,6 +61,7 @@ class PartitionStates:
 
     def __init__(self, session: Session) -> None:
         self._nodes = Nodes(session)
+        self._state_nodes = StateNodes(session)
         self._unreadable = session.unreadable
 
     def states(self, name: str) -> dict[int, PartitionState]:
@@ -96,11 +107,13 @@ class PartitionStates:
             for topic_partition in topic_partitions
         }
         found: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {}
-        for path, node in self._state_nodes(
+        for path, node in self._state_nodes.read(
             by_path.values(), self._nodes.session.deadline()
         ).items():
             try:
-                state = None if node is None else self._decode_state(node, path, instead=instead)
+                state = (
+                    None if node is None else self._state_nodes.decode(node, path, instead=instead)
+                )
                 found[by_path[path]] = state
             except CorruptNodeError as error:
                 found[by_path[path]] = error
@@ -132,52 +145,74 @@ class PartitionStates:
     def lead_all(
         self, claims: Sequence[LeadershipClaim], *, broker_id: int
     ) -> dict[TopicPartition, LeadResult]:
-        """Make ``broker_id`` the leader of partitions, each in a new leader epoch, in one
-        transaction; of up to ``MAX_CLAIMS``.
+        """Have ``broker_id`` lead partitions of which the state says so, or that nobody has led,
+        each in a new leader epoch, in one transaction; of up to ``MAX_CLAIMS``.
 
-        An error in the place of a state costs its own partition only: UnknownTopicError, also when
-        the topic of that name has another id; NotLeaderError when the partition is assigned to
-        another broker, to which it was moved; CorruptNodeError, reported, when nobody can say in
-        which epoch it is. Conditional on the states that were read and on the topics'
-        nodes, so two brokers never get the same epoch and a deleted topic gets no leader.
+        Who is in sync stays so. An error in the place of a state costs its own partition only:
+        UnknownTopicError, also when the topic of that name has another id; NotLeaderError when
+        the partition is not assigned to the broker, when another leads it, or when others are in
+        sync and the broker's log is not the one that is, or lacks what was acknowledged: then the
+        broker is in sync no more, so that another can be elected; CorruptNodeError, reported, when
+        nobody can say in which epoch it is. Conditional on the states that were read and on the
+        topics' nodes, so two brokers never get the same epoch and a deleted topic gets no leader.
         """
-        assert 0 < len(claims) <= MAX_CLAIMS, "more would be too large for a transaction"
-        description = f"make broker {broker_id} the leader of {claims[0].topic_partition}"
-        if more := len(claims) - 1:
-            description += f" and {more} more partitions"
-        lost = LostReplies[dict[TopicPartition, PartitionState]]()
+        description = f"make broker {broker_id} the leader"
+        return self._claim_all(description, claims, broker_id, leads_on(broker_id))
 
-        def attempt(deadline: Deadline) -> dict[TopicPartition, LeadResult]:
-            topics = self._topic_nodes({each.topic_partition.topic for each in claims}, deadline)
-            nodes = self._state_nodes([each.topic_partition for each in claims], deadline)
-            found: dict[TopicPartition, LeadResult] = {}
-            new: dict[TopicPartition, PartitionState] = {}
-            for claim in claims:
-                topic_partition = claim.topic_partition
-                path = paths.partition_state(topic_partition)
-                node = nodes[path]
-                try:
-                    topics[topic_partition.topic].require_assigned(claim, broker_id)
-                    now = None if node is None else self._decode_state(node, path)
-                except (UnknownTopicError, NotLeaderError, CorruptNodeError) as error:
-                    found[topic_partition] = error
-                    continue
-                if now is not None and any(made.get(topic_partition) == now for made in lost):
-                    found[topic_partition] = now
-                    continue
-                new[topic_partition] = PartitionState(
-                    leader=broker_id,
-                    leader_epoch=max(claim.after_epoch, -1 if now is None else now.leader_epoch)
-                    + 1,
-                    in_sync=[broker_id],
-                    end=_later(claim.end, None if now is None else now.end),
-                    replicas={broker_id: claim.log_id} if claim.log_id else {},
-                    given_up=None if now is None else _given_up(now),
+    def elect_all(
+        self, claims: Sequence[LeadershipClaim], *, broker_id: int, live: Collection[int]
+    ) -> dict[TopicPartition, LeadResult]:
+        """Have ``broker_id``, which is in sync, lead partitions whose leader is not among the
+        ``live`` brokers, or is not in sync any more; of up to ``MAX_CLAIMS``.
+
+        Those that live and were in sync stay so. Errors are as those of ``lead_all``;
+        NotLeaderError also when the leader lives.
+        """
+        description = f"elect broker {broker_id} the leader"
+        return self._claim_all(description, claims, broker_id, is_elected(broker_id, live))
+
+    def change_in_sync(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: str,
+        leader: int,
+        leader_epoch: int,
+        add: Mapping[int, str] = MappingProxyType({}),
+        remove: Collection[int] = (),
+    ) -> PartitionState:
+        """Takes brokers in sync, with the ids of their logs, and drops others; returns the state.
+
+        For the leader in that epoch; NotLeaderError for everybody else. Raises UnknownTopicError,
+        CorruptNodeError; InvalidRequestError to drop the leader, or to add a broker that the
+        partition is neither assigned to nor moving to. CoordinationError: nobody knows if it was
+        done. It is always written, also where nothing changes: an earlier request that is on its
+        way still cannot be carried out after that.
+        """
+        where = topic_partition
+        claim, path = LeadershipClaim(where, topic_id), paths.partition_state(where)
+        description = f"change who is in sync of {where}"
+
+        def attempt(deadline: Deadline) -> PartitionState:
+            topics = self._state_nodes.topics([where.topic], deadline)
+            topics[where.topic].require(claim)
+            _, payload = topics[where.topic].alive()
+            node = self._nodes.get(path, deadline=deadline)
+            now = None if node is None else self._state_nodes.decode(node, path)
+            if now is None or (now.leader, now.leader_epoch) != (leader, leader_epoch):
+                led = (
+                    "nobody" if now is None else f"broker {now.leader} in epoch {now.leader_epoch}"
                 )
-            if new:
-                with lost.noting(new):
-                    self._write_states(description, new, topics, nodes, deadline)
-            return {**found, **new}
+                raise NotLeaderError(
+                    f"Broker {leader} does not lead {where} in epoch {leader_epoch}: {led} does."
+                )
+            move = payload.moves.get(where.partition)
+            eligible = {*payload.partitions[where.partition]}
+            if move is not None and not move.error:
+                eligible |= {*move.to}
+            new = members_changed(where, now, add=add, remove=remove, eligible=eligible)
+            self._state_nodes.write(description, {where: new}, topics, {path: node}, deadline)
+            return new
 
         return self._nodes.repeat(description, attempt)
 
@@ -191,25 +226,40 @@ class PartitionStates:
         end: int,
         kept_end: int | None = None,
     ) -> None:
-        """Note that the broker does not serve the partition, up to where its log is known to have
+        """Note that the leader does not serve the partition, up to where its log is known to have
         been on disk, and where that ends now if it is there. Raises UnknownTopicError, and
-        NotLeaderError when the partition was moved to another broker."""
+        NotLeaderError when the broker does not lead the partition, or another is in sync: then this
+        one is not any more, and the other can be elected."""
         claim = LeadershipClaim(topic_partition, topic_id)
         path = paths.partition_state(topic_partition)
         description = f"note that {topic_partition} is not served"
 
         def attempt(deadline: Deadline) -> None:
-            topics = self._topic_nodes([topic_partition.topic], deadline)
+            topics = self._state_nodes.topics([topic_partition.topic], deadline)
             topics[topic_partition.topic].require_assigned(claim, broker_id)
             node = self._nodes.get(path, deadline=deadline)
             now = PartitionState(leader=broker_id, leader_epoch=0, in_sync=[broker_id])
             if node is not None:
-                now = self._decode_state(node, path)
+                now = self._state_nodes.decode(node, path)
+            if now.leader != broker_id:
+                raise NotLeaderError(
+                    f"Broker {broker_id} does not lead {topic_partition}: broker {now.leader} does."
+                )
+            left = without_member(now, broker_id)
+            if left is not None:
+                if left != now:
+                    self._state_nodes.write(
+                        description, {topic_partition: left}, topics, {path: node}, deadline
+                    )
+                raise NotLeaderError(
+                    f"Broker {broker_id} cannot lead {topic_partition} ({why}), and brokers "
+                    f"{listed(left.in_sync)} are in sync: one of them is to."
+                )
             new = msgspec.structs.replace(
                 now, refused=why, end=_later(end, now.end), kept_end=kept_end
             )
             if node is None or new != now:
-                self._write_states(
+                self._state_nodes.write(
                     description, {topic_partition: new}, topics, {path: node}, deadline
                 )
 
@@ -232,7 +282,7 @@ class PartitionStates:
         lost = LostReplies[PartitionState]()
 
         def attempt(deadline: Deadline) -> None:
-            topics = self._topic_nodes([topic_partition.topic], deadline)
+            topics = self._state_nodes.topics([topic_partition.topic], deadline)
             topics[topic_partition.topic].require(claim)
             node = self._nodes.get(path, deadline=deadline)
             now = None if node is None else decode(PartitionState, node.data, path=path)
@@ -251,14 +301,14 @@ class PartitionStates:
                 )
             new = msgspec.structs.replace(now, go_on_at=go_on_at, keep=keep)
             with lost.noting(new):
-                self._write_states(
+                self._state_nodes.write(
                     description, {topic_partition: new}, topics, {path: node}, deadline
                 )
 
         self._nodes.repeat(description, attempt)
 
     def note_ends(self, reached: Mapping[TopicPartition, Reached]) -> None:
-        """Note how far logs have come on disk, all in one transaction.
+        """Note how far logs have come on disk, and what is acknowledged, all in one transaction.
 
         Passes over what is no longer led in that leader epoch: another broker or another topic of
         that name has the partition now.
@@ -273,7 +323,7 @@ class PartitionStates:
         def attempt(deadline: Deadline) -> None:
             states = self._nodes.get_many(by_path, deadline=deadline)
             # Read after the states: those that were there before are of this topic, or an older.
-            topics = self._topic_nodes(names, deadline)
+            topics = self._state_nodes.topics(names, deadline)
             writes: list[Operation] = []
             for path, (topic, at) in by_path.items():
                 node = states[path]
@@ -283,102 +333,91 @@ class PartitionStates:
                     now = decode(PartitionState, node.data, path=path)
                 except CorruptNodeError:
                     continue  # reported by the broker that leads it
-                if now.leader_epoch == at.leader_epoch and (now.end or 0) < at.end:
-                    new = msgspec.structs.replace(now, end=at.end)
+                if now.leader_epoch != at.leader_epoch:
+                    continue
+                new = msgspec.structs.replace(
+                    now,
+                    end=max(at.end, now.end or 0),
+                    committed=_later(at.committed, now.committed),
+                )
+                if new != now:
                     writes.append(SetData(path, encode(new), node.version))
             if writes:
                 self._nodes.transact(description, writes, deadline=deadline)
 
         self._nodes.repeat(description, attempt)
 
-    def _topic_nodes(self, names: Collection[str], deadline: Deadline) -> dict[str, TopicNode]:
-        nodes = self._nodes.get_many(map(paths.topic, names), deadline=deadline)
-        return {name: TopicNode.read(name, nodes[paths.topic(name)]) for name in names}
+    # -- claims ---------------------------------------------------------------------------
 
-    def _write_states(
+    def _claim_all(
+        self, description: str, claims: Sequence[LeadershipClaim], broker_id: int, rule: Rule
+    ) -> dict[TopicPartition, LeadResult]:
+        """Writes what the rule makes of the claims, in one transaction as a rule. Where others
+        write some of the states at the same time, the others do not wait for those: each half is
+        tried for itself."""
+        assert 0 < len(claims) <= MAX_CLAIMS, "more would be too large for a transaction"
+        lost = LostReplies[dict[TopicPartition, Ruling]]()
+        found: dict[TopicPartition, LeadResult] = {}
+        parts = [claims]
+        while parts:
+            part = parts.pop()
+            what = f"{description} of {part[0].topic_partition}"
+            if more := len(part) - 1:
+                what += f" and {more} more partitions"
+            attempt = partial(self._claim, what, part, broker_id, rule, lost)
+            try:
+                found |= self._nodes.repeat(what, attempt)
+            except _ContendedError:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+        return {claim.topic_partition: found[claim.topic_partition] for claim in claims}
+
+    def _claim(
         self,
         description: str,
-        states: Mapping[TopicPartition, PartitionState],
-        topics: Mapping[str, TopicNode],
-        nodes: Mapping[str, Node | None],
+        claims: Sequence[LeadershipClaim],
+        broker_id: int,
+        rule: Rule,
+        lost: LostReplies[dict[TopicPartition, Ruling]],
         deadline: Deadline,
-    ) -> None:
-        """Put ``states`` in the place of the ``nodes`` that were read, if their topics are as they
-        were read too, with what is missing above them: of partitions that are new, or of a topic
-        whose node was put back by hand. Who watches the topics' states is told."""
-        writes: list[Operation] = []
-        made: list[TopicPartition] = []
-        for topic_partition, state in states.items():
-            path = paths.partition_state(topic_partition)
+    ) -> dict[TopicPartition, LeadResult]:
+        topics = self._state_nodes.topics({each.topic_partition.topic for each in claims}, deadline)
+        nodes = self._state_nodes.read([each.topic_partition for each in claims], deadline)
+        found: dict[TopicPartition, LeadResult] = {}
+        ruled: dict[TopicPartition, Ruling] = {}
+        new: dict[TopicPartition, PartitionState] = {}
+        for claim in claims:
+            where = claim.topic_partition
+            path = paths.partition_state(where)
             node = nodes[path]
-            if node is None:
-                made.append(topic_partition)
-                writes.append(Create(path, encode(state)))
-            else:
-                writes.append(SetData(path, encode(state), node.version))
-        names = dict.fromkeys(each.topic for each in states)
-        checks = [Check(paths.topic(name), topics[name].alive()[0].version) for name in names]
-        above = [paths.partitions(name) for name in names]
-        unlisted = self._unlisted(made, deadline)
-        asked = [*above, *(paths.partition(each) for each in made if each not in unlisted)]
-        there = self._nodes.get_many(asked, deadline=deadline)
-        absent = [path for path, node in there.items() if node is None]
-        missing = [Create(path) for path in (*absent, *map(paths.partition, unlisted))]
-        notices = [
-            SetData(path, b"")
-            for path in above
-            if (parent := there[path]) is not None and not parent.refused  # or nobody watches it
-        ]
-        self._nodes.transact(description, [*checks, *missing, *writes, *notices], deadline=deadline)
-
-    def _state_nodes(
-        self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
-    ) -> dict[str, Node | None]:
-        """The nodes of their states, by path; those of a new topic are not asked for one by one."""
-        wanted = list(topic_partitions)
-        unlisted = self._unlisted(wanted, deadline)
-        read = self._nodes.get_many(
-            [paths.partition_state(each) for each in wanted if each not in unlisted],
-            deadline=deadline,
-        )
-        return {path: read.get(path) for path in map(paths.partition_state, wanted)}
-
-    def _unlisted(
-        self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
-    ) -> dict[TopicPartition, None]:
-        """Finds partitions without a node, where so many of a topic are asked for that it is
-        cheaper to list what there is. A write that relies on it must be conditional."""
-        by_topic: dict[str, list[TopicPartition]] = {}
-        for each in topic_partitions:
-            by_topic.setdefault(each.topic, []).append(each)
-        large = [topic for topic, wanted in by_topic.items() if len(wanted) >= _LISTED_FROM]
-        names = self._nodes.children_of(map(paths.partitions, large), deadline=deadline)
-        unlisted: dict[TopicPartition, None] = {}
-        for topic in large:
-            children = names[paths.partitions(topic)]
-            if isinstance(children, CorruptNodeError):
-                continue  # what is below a node that may not be listed can be read all the same
-            listed = set(children or ())
-            unlisted |= {
-                each: None
-                for each in by_topic[topic]
-                if name_of(paths.partition(each)) not in listed
-            }
-        return unlisted
-
-    def _decode_state(self, node: Node, path: str, *, instead: str = _NOT_LED) -> PartitionState:
-        try:
-            now = decode(PartitionState, node.data, path=path)
-        except CorruptNodeError as failure:
-            self._unreadable.met(path, failure, instead=instead)
-            raise
-        self._unreadable.in_order(path)
-        return now
+            try:
+                topics[where.topic].require_assigned(claim, broker_id)
+                now = None if node is None else self._state_nodes.decode(node, path)
+            except (UnknownTopicError, NotLeaderError, CorruptNodeError) as error:
+                found[where] = error
+                continue
+            earlier = (made.get(where) for made in lost)
+            done = next((each for each in earlier if each and now and each.state == now), None)
+            ruling = done or rule(claim, now)
+            if ruling.state is not None and done is None:
+                ruled[where], new[where] = ruling, ruling.state
+            if ruling.refusal is not None:
+                found[where] = ruling.refusal
+            elif ruling.state is not None:
+                found[where] = ruling.state
+        if new:
+            try:
+                with lost.noting(ruled):
+                    self._state_nodes.write(description, new, topics, nodes, deadline)
+            except ConflictError:
+                if len(new) > 1:
+                    raise _ContendedError from None
+                raise
+        return found
 
 
-def _given_up(state: PartitionState) -> int | None:
-    """Returns the last leader epoch after which the log was given up, as of the next one."""
-    return state.given_up if state.go_on_at is None else state.leader_epoch
+class _ContendedError(Exception):
+    """Conflict over one of several states that are to be written together."""
 
 
 def _later(end: int | None, other: int | None) -> int | None:

@@ -54,11 +54,13 @@ class LeadershipClaim:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The end of a log on disk, in one leader epoch of its topic."""
+    """The end of a log on disk, in one leader epoch of its topic, and its high watermark where it
+    has replicas."""
 
     topic_id: str
     leader_epoch: int
     end: int
+    committed: int | None = None
 
 
 def spread(
@@ -197,8 +199,9 @@ class TopicNode(NamedTuple):
         self.require(claim)
         _, payload = self.alive()
         assigned = payload.partitions[claim.topic_partition.partition]
-        if assigned[0] != broker_id:
+        if broker_id not in assigned:
+            where = f"broker{'s' * (len(assigned) > 1)} {', '.join(map(str, assigned))}"
             raise NotLeaderError(
                 f"Broker {broker_id} is not to lead {claim.topic_partition}: it was moved to "
-                f"broker {assigned[0]}."
+                f"{where}."
             )

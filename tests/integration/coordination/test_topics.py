@@ -251,11 +251,14 @@ class TestLeaders:
         assert partition_states.states("orders") == {}
         first = partition_states.lead(topic_partition, broker_id=1)
         assert first == PartitionState(leader=1, leader_epoch=0, in_sync=[1])
+        second = partition_states.lead(topic_partition, broker_id=1)
+        assert second == PartitionState(leader=1, leader_epoch=1, in_sync=[1])
         assign(chroot, "orders", 1, 2)
-        second = partition_states.lead(topic_partition, broker_id=2)
-        assert second == PartitionState(leader=2, leader_epoch=1, in_sync=[2])
-        assert partition_states.lead(topic_partition, broker_id=2).leader_epoch == 2
-        assert partition_states.states("orders") == {1: PartitionState(2, 2, [2])}
+        with pytest.raises(NotLeaderError, match="orders-1: broker 1 leads it in epoch 1"):
+            partition_states.lead(topic_partition, broker_id=2)
+        with pytest.raises(NotLeaderError, match="orders-1: it was moved to broker 2"):
+            partition_states.lead(topic_partition, broker_id=1)
+        assert partition_states.states("orders") == {1: second}
 
     def test_nobody_leads_or_refuses_what_is_assigned_to_another_broker(
         self, topics: TopicRegistry, chroot: str, partition_states: PartitionStates

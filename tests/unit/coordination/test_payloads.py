@@ -43,10 +43,11 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
             version="0.1.0",
             session_timeout_ms=10000,
             local_socket="logbus-5f0c",
-            features=1,
+            features=3,
+            rack="a1",
         ),
         b'{"host":"10.0.0.5","port":9192,"started_us":1751000000000000,"version":"0.1.0",'
-        b'"session_timeout_ms":10000,"local_socket":"logbus-5f0c","features":1}',
+        b'"session_timeout_ms":10000,"local_socket":"logbus-5f0c","features":3,"rack":"a1"}',
     ),
     (DrainedPayload(since_us=1), b'{"since_us":1}'),
     (

@@ -1,0 +1,225 @@
+"""Rules for the state of a partition: who may lead it, and who is in sync. Pure.
+
+A broker leads what the state says, and the log with which it does so has to be the one that is in
+sync, or the only one. A member whose log is another one, or lacks what was acknowledged, is no
+member any more as soon as it says so, if there is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from spark_logbus.coordination.cluster.topic_records import LeadershipClaim
+from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.errors import InvalidRequestError, NotLeaderError
+from spark_logbus.model import TopicPartition
+
+
+class Ruling(NamedTuple):
+    """Answer to a claim: the state to be written, if there is one, and why the claim is refused, if
+    it is."""
+
+    state: PartitionState | None
+    refusal: NotLeaderError | None = None
+
+
+#: Answers a claim to lead a partition, of which this is the state; None: it was never led.
+Rule = Callable[[LeadershipClaim, PartitionState | None], Ruling]
+
+
+def leads_on(broker_id: int) -> Rule:
+    """Lets a broker lead in a new epoch what the state says that it leads, with the members that
+    are in sync; and what nobody has led."""
+
+    def rule(claim: LeadershipClaim, now: PartitionState | None) -> Ruling:
+        if now is None:
+            return Ruling(_first(claim, broker_id))
+        if now.leader != broker_id:
+            return Ruling(None, _is_led_by_another(claim, now, broker_id))
+        if {*now.in_sync} <= {broker_id}:  # what it lacks, nobody has
+            members = [broker_id]
+        elif (flaw := _flaw(claim, now, broker_id)) is not None:
+            return Ruling(_without_claimant(claim, now, broker_id), flaw)
+        else:
+            members = now.in_sync
+        replicas = {each: now.replicas[each] for each in members if each in now.replicas}
+        replicas.pop(broker_id, None)
+        if claim.log_id:
+            replicas[broker_id] = claim.log_id
+        end = _later(claim.end, now.end)
+        return Ruling(_led(claim, now, broker_id, members, replicas, end=end))
+
+    return rule
+
+
+def is_elected(broker_id: int, live: Collection[int]) -> Rule:
+    """Lets a member that is in sync take the lead of a broker that does not live or is no member
+    any more, with the members that live."""
+
+    def rule(claim: LeadershipClaim, now: PartitionState | None) -> Ruling:
+        where = claim.topic_partition
+        if now is None:
+            return Ruling(
+                None, NotLeaderError(f"{where} was never led, so nobody is elected in its place.")
+            )
+        if now.leader == broker_id or (now.leader in live and now.leader in now.in_sync):
+            return Ruling(None, _is_led_by_another(claim, now, broker_id))
+        if (flaw := _flaw(claim, now, broker_id)) is not None:
+            return Ruling(_without_claimant(claim, now, broker_id), flaw)
+        members = [each for each in now.in_sync if each in live or each == broker_id]
+        replicas = {each: now.replicas[each] for each in members if each in now.replicas}
+        return Ruling(_led(claim, now, broker_id, members, replicas, end=claim.end))
+
+    return rule
+
+
+def members_changed(
+    topic_partition: TopicPartition,
+    now: PartitionState,
+    *,
+    add: Mapping[int, str],
+    remove: Collection[int],
+    eligible: Collection[int],
+) -> PartitionState:
+    """Returns the state with members taken in, with the ids of their logs, and dropped. Raises
+    InvalidRequestError for a change that no leader makes."""
+    if now.leader in remove:
+        raise InvalidRequestError(
+            f"Broker {now.leader} leads {topic_partition} and so is in sync; it cannot be removed."
+        )
+    if both := sorted({*add} & {*remove}):
+        raise InvalidRequestError(
+            f"Brokers {listed(both)} are to be both added to and removed from those in sync of "
+            f"{topic_partition}."
+        )
+    if strangers := sorted({*add} - {*eligible}):
+        raise InvalidRequestError(
+            f"Brokers {listed(strangers)} cannot be in sync of {topic_partition}: it is neither "
+            f"assigned to them nor moving there. It is assigned to {listed(eligible)}."
+        )
+    if nameless := sorted(each for each, log_id in add.items() if not log_id):
+        raise InvalidRequestError(
+            f"Brokers {listed(nameless)} cannot be in sync of {topic_partition} without the ids "
+            "of their logs."
+        )
+    members = [each for each in now.in_sync if each not in remove]
+    members += [each for each in sorted(add) if each not in members]
+    replicas = {each: now.replicas[each] for each in members if each in now.replicas}
+    return msgspec.structs.replace(now, in_sync=members, replicas={**replicas, **add})
+
+
+def arrived(
+    now: PartitionState, to: Sequence[int], told: Mapping[int, str]
+) -> PartitionState | None:
+    """Returns the state with those alone in sync to whom the partition moves, None if one of them
+    is not. One that has just ``told`` the id of its log, and that it has everything, counts."""
+    replicas = {each: now.replicas[each] for each in to if each in now.replicas}
+    for broker_id, log_id in told.items():
+        if broker_id in now.in_sync and replicas.get(broker_id, "") != log_id:
+            return None
+    if not {*to} <= {*now.in_sync, *told}:
+        return None
+    return msgspec.structs.replace(now, in_sync=[*to], replicas={**replicas, **told})
+
+
+def without_member(now: PartitionState, broker_id: int) -> PartitionState | None:
+    """Returns the state when a broker is in sync no more, None if nobody else is."""
+    members = [each for each in now.in_sync if each != broker_id]
+    if not members:
+        return None
+    replicas = {each: now.replicas[each] for each in members if each in now.replicas}
+    return msgspec.structs.replace(now, in_sync=members, replicas=replicas)
+
+
+def listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, brokers))
+
+
+def _first(claim: LeadershipClaim, broker_id: int) -> PartitionState:
+    return PartitionState(
+        leader=broker_id,
+        leader_epoch=claim.after_epoch + 1,
+        in_sync=[broker_id],
+        end=claim.end,
+        replicas={broker_id: claim.log_id} if claim.log_id else {},
+    )
+
+
+def _led(
+    claim: LeadershipClaim,
+    now: PartitionState,
+    broker_id: int,
+    members: list[int],
+    replicas: dict[int, str],
+    *,
+    end: int | None,
+) -> PartitionState:
+    return PartitionState(
+        leader=broker_id,
+        leader_epoch=max(claim.after_epoch, now.leader_epoch) + 1,
+        in_sync=members,
+        end=end,
+        replicas=replicas,
+        given_up=_given_up(now),
+        committed=_sooner(now.committed, claim.end),
+    )
+
+
+def _flaw(claim: LeadershipClaim, now: PartitionState, broker_id: int) -> NotLeaderError | None:
+    """Says why the claimed log may lack what was acknowledged, if it may."""
+    where, has = claim.topic_partition, now.replicas.get(broker_id, "")
+    if broker_id not in now.in_sync:
+        return NotLeaderError(
+            f"Broker {broker_id} cannot lead {where}: it is not in sync. Brokers "
+            f"{listed(now.in_sync)} are."
+        )
+    if not claim.log_id or claim.log_id != has:
+        return NotLeaderError(
+            f"Broker {broker_id} cannot lead {where}: its log has the id "
+            f"{claim.log_id or '(none)'}, and the one that is in sync has the id "
+            f"{has or '(none)'}. Brokers {listed(now.in_sync)} are in sync."
+        )
+    if (claim.end or 0) < (now.committed or 0):
+        return NotLeaderError(
+            f"Broker {broker_id} cannot lead {where}: its log ends at {claim.end or 0}, and "
+            f"records up to {now.committed} were acknowledged. Brokers {listed(now.in_sync)} are "
+            "in sync."
+        )
+    return None
+
+
+def _without_claimant(
+    claim: LeadershipClaim, now: PartitionState, broker_id: int
+) -> PartitionState | None:
+    """Returns the state without a member that has told that its log is not fit to lead; None where
+    it stays as it is, also for one that does not know the id of its log just now."""
+    if broker_id not in now.in_sync or not claim.log_id:
+        return None
+    return without_member(now, broker_id)
+
+
+def _is_led_by_another(
+    claim: LeadershipClaim, now: PartitionState, broker_id: int
+) -> NotLeaderError:
+    return NotLeaderError(
+        f"Broker {broker_id} is not to lead {claim.topic_partition}: broker {now.leader} leads it "
+        f"in epoch {now.leader_epoch}."
+    )
+
+
+def _given_up(state: PartitionState) -> int | None:
+    """Returns the last leader epoch after which the log was given up, as of the next one."""
+    return state.given_up if state.go_on_at is None else state.leader_epoch
+
+
+def _later(end: int | None, other: int | None) -> int | None:
+    return max((each for each in (end, other) if each is not None), default=None)
+
+
+def _sooner(committed: int | None, end: int | None) -> int | None:
+    """Returns what was acknowledged and is there: a log that was in sync alone may have lost some
+    of it."""
+    return committed if committed is None or end is None else min(committed, end)
