@@ -397,7 +397,7 @@ class TestInSync:
                 replicated.change(add={4: "log-4"})
         assert replicated.change(remove=[4]) == LED
 
-    def test_a_request_that_is_still_on_its_way_comes_too_late(
+    def test_a_change_that_is_still_on_its_way_is_settled_by_the_next(
         self, replicated: Cluster, opened: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         under_way: list[Sequence[Operation]] = []
