@@ -112,6 +112,8 @@ def test_all_is_seen_of_what_a_killed_driver_has_decided(
     one = killed[point]
     assert one.settled == one.after
     assert not one.staged
+    if point in ("published", NOT_NOTED):
+        assert one.at_once == one.after
     if point == "half-published":
         led = one.copy.logbus.admin.describe([one.copy.target])[one.copy.target].partitions
         assert led[0].leader != led[1].leader

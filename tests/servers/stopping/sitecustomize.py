@@ -56,9 +56,7 @@ def _slow(flush: Callable[[Any], None]) -> Callable[[Any], None]:
 def _into_writes(module: ModuleType) -> None:
     writes: Any = module.__dict__["AtomicWrites"]
     shares: Any = module.__dict__["_shares"]
-    commit, decide, publish, publish_all = (
-        writes.commit, writes._decide, writes._publish, writes._publish_all,
-    )  # fmt: skip
+    commit, decide, publish = writes.commit, writes._decide, writes._publish
 
     def stopping_commit(self: Any, identity: Any, write: Any, tasks: Any, **named: Any) -> Any:
         _stop_at("staged", {at.topic for task in tasks for at in task.records})
@@ -72,18 +70,20 @@ def _into_writes(module: ModuleType) -> None:
         return standing
 
     def stopping_publish(self: Any, writer: Any, decision: Any, **named: Any) -> Any:
+        # Required is what stands in the way of a write that is not decided yet: the one before it,
+        # if it is not known to be published.
+        if named["required"]:
+            return publish(self, writer, decision, **named)
+        if any(_armed("half-published", topic).exists() for topic in decision.topics):
+            self._publish_call.ask_all("Publishing half", list(shares(decision, writer))[:1])
+            _stop_at("half-published", decision.topics)
         done = publish(self, writer, decision, **named)
         _stop_at("published", decision.topics)
         return done
 
-    def stopping_publish_all(self: Any, decision: Any, deadline: Any, writer: Any) -> None:
-        if any(_armed("half-published", topic).exists() for topic in decision.topics):
-            self._publish_call.ask_all("Publishing half", list(shares(decision, writer))[:1])
-            _stop_at("half-published", decision.topics)
-        publish_all(self, decision, deadline, writer)
-
-    writes.commit, writes._decide = stopping_commit, stopping_decide
-    writes._publish, writes._publish_all = stopping_publish, stopping_publish_all
+    writes.commit, writes._decide, writes._publish = (
+        stopping_commit, stopping_decide, stopping_publish,
+    )  # fmt: skip
 
 
 def _into_moves(module: ModuleType) -> None:
