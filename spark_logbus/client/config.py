@@ -13,6 +13,8 @@ from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.model import Acks, Compression, Earliest, OffsetSpec, check_name
 from spark_logbus.wire.config import ConnectionConfig
 
+#: Environment variable with the rack of a client that is not told its own.
+RACK_VARIABLE: Final = "LOGBUS_RACK"
 # A terabyte, or 34 years in milliseconds: what a thread can still wait for.
 _LARGEST: Final = 1 << 40
 
@@ -75,6 +77,9 @@ class ClientConfig:
     local_sockets: bool = True
     #: Connections kept open per broker between requests, one per thread that calls at once.
     idle_connections: int = 4
+    #: Where this client stands: readers ask replicas of the same rack before others. None takes
+    #: the environment's ``LOGBUS_RACK``; brokers on this machine come first without it.
+    rack: str | None = None
 
     def __post_init__(self) -> None:
         _at_least(
@@ -84,6 +89,8 @@ class ClientConfig:
         _at_least(self, self.retry_backoff_ms, "retry_backoff_max_ms")
         _at_least(self, 64 << 10, "max_response_bytes")
         _at_least(self, 0, "idle_connections")
+        if self.rack is not None and (not isinstance(self.rack, str) or not self.rack.strip()):
+            raise ConfigError(f"rack is {self.rack!r}; use the name of a rack, as text.")
 
     @property
     def connections(self) -> ConnectionConfig:

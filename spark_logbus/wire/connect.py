@@ -90,6 +90,15 @@ def _connect_locally(address: BrokerAddress) -> socket.socket | None:
     return sock
 
 
+def is_on_this_machine(address: BrokerAddress) -> bool:
+    """True if the broker's UNIX socket can be reached."""
+    sock = _connect_locally(address)
+    if sock is None:
+        return False
+    sock.close()
+    return True
+
+
 def _connect(address: BrokerAddress, deadline: Deadline) -> socket.socket:
     try:
         # The receive buffer is left to the kernel: setting SO_RCVBUF would switch off its

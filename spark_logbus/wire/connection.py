@@ -80,6 +80,11 @@ class PendingResponse:
             raise ProtocolError(f"A {self.api.name.lower()} request has no {kind.__name__}.")
         return self._message
 
+    def starts(self, deadline: Deadline) -> bool:
+        """Waits until the response is there or begins to come, or has failed; False if nothing has
+        come by ``deadline``. It may still come then."""
+        return self.done or self._connection.wait_for_start(self, deadline)
+
     def resolve(
         self, message: Message | None, payload: memoryview, file: PassedFile | None = None
     ) -> None:
@@ -300,9 +305,23 @@ class BrokerConnection:
                     )
                 )
                 return
-            events = select.POLLIN | (select.POLLOUT if self.wants_to_write else 0)
-            self._poll.modify(self, events)
-            self._poll.poll(max(1.0, remaining_s * 1000))
+            self._poll_for(remaining_s)
+
+    def wait_for_start(self, pending: PendingResponse, deadline: Deadline) -> bool:
+        """Move bytes until ``pending`` is done or a response begins to come; False past the
+        deadline, which changes nothing."""
+        while True:
+            self.progress(until=pending)
+            if pending.done or self.receives:
+                return True
+            if deadline.expired:
+                return False
+            self._poll_for(deadline.remaining_s)
+
+    def _poll_for(self, seconds: float) -> None:
+        events = select.POLLIN | (select.POLLOUT if self.wants_to_write else 0)
+        self._poll.modify(self, events)
+        self._poll.poll(max(1.0, seconds * 1000))
 
     # -- the end --------------------------------------------------------------------------
 

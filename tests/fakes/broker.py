@@ -91,6 +91,9 @@ class FakePartition:
         default_factory=lambda: ProducerStateManager(TopicPartition("fake", 0))
     )
     lost: list[tuple[int, int]] = field(default_factory=list)
+    #: High watermarks of followers, by broker, where there are any; those in sync can be read from.
+    followers: dict[int, int] = field(default_factory=dict)
+    in_sync: list[int] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -180,6 +183,7 @@ class FakeBroker:
         #: What it says of topics, while it hears of no changes.
         self.heard: dict[str, FakeTopic] | None = None
         self.up = False
+        self.rack: str | None = None
         self.address = BrokerAddress(broker_id, "127.0.0.1", 0)
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -330,6 +334,18 @@ class FakeBroker:
             raise NotLeaderError(f"Broker {self.broker_id} does not lead {topic}-{partition}.")
         return part
 
+    def _read(self, topic: str, partition: int, *, replica: bool) -> FakePartition:
+        """A partition that may be read here."""
+        part = self.cluster.topics[topic].partitions.get(partition) if replica else None
+        if (
+            part is not None
+            and self.broker_id != part.leader
+            and self.broker_id in part.in_sync
+            and self.broker_id in part.followers
+        ):
+            return part
+        return self._led(topic, partition)
+
     def _appends(
         self, message: AppendRequest, payload: memoryview, fault: LogbusError | None
     ) -> Iterator[AppendResult]:
@@ -374,15 +390,16 @@ class FakeBroker:
             try:
                 if fault is not None:
                     raise fault
-                part = self._led(asked.topic, asked.partition)
+                part = self._read(asked.topic, asked.partition, replica=message.replica)
                 if asked.topic_id not in (None, self.cluster.topics[asked.topic].topic_id):
                     raise UnknownTopicError(f"{asked.topic} is another one now.")
-                data = _slice(part, asked, min(room, asked.max_bytes))
+                end = part.followers.get(self.broker_id, part.end)
+                data = _slice(part, asked, min(room, asked.max_bytes), end=end)
                 if len(data) > room < message.max_bytes:
                     data = b""  # its turn comes next time
                 room = max(0, room - len(data))
                 result = FetchResult(
-                    asked.topic, asked.partition, len(data), part.start, part.end, lost=part.lost
+                    asked.topic, asked.partition, len(data), part.start, end, lost=part.lost
                 )
                 results.append((result, data))
             except LogbusError as error:
@@ -395,7 +412,7 @@ class FakeBroker:
         known = known if self.heard is None else self.heard
         names = list(known) if message.topics is None else message.topics
         brokers = [
-            BrokerInfo(broker.broker_id, broker.address.host, broker.address.port)
+            BrokerInfo(broker.broker_id, broker.address.host, broker.address.port, rack=broker.rack)
             for broker in self.cluster.brokers
             if broker.up
         ]
@@ -405,7 +422,14 @@ class FakeBroker:
             if topic is None:
                 continue
             parts = [
-                PartitionInfo(number, part.leader, part.epoch, self._ends(part, message.ends))
+                PartitionInfo(
+                    number,
+                    part.leader,
+                    part.epoch,
+                    self._ends(part, message.ends),
+                    replicas=[part.leader, *part.followers] if part.followers else [],
+                    in_sync=part.in_sync,
+                )
                 for number, part in topic.partitions.items()
             ]
             topics.append(TopicInfo(name, topic.topic_id, parts, topic.config))
@@ -465,7 +489,9 @@ class FakeBroker:
         return DeleteTopicResponse()
 
 
-def _slice(part: FakePartition, asked: FetchPartition, max_bytes: int) -> bytes:
+def _slice(part: FakePartition, asked: FetchPartition, max_bytes: int, *, end: int) -> bytes:
+    if asked.offset > end and end < part.end:
+        return b""  # a follower that lags
     if not part.start <= asked.offset <= part.end:
         raise OffsetOutOfRangeError(f"Offset {asked.offset} is outside [{part.start}, {part.end}].")
     data = b""
@@ -473,6 +499,8 @@ def _slice(part: FakePartition, asked: FetchPartition, max_bytes: int) -> bytes:
         if header.next_offset <= asked.offset:
             continue
         if asked.end is not None and header.base_offset >= asked.end:
+            break
+        if header.next_offset > end:
             break
         if data and len(data) + len(batch) > max_bytes:
             break

@@ -46,6 +46,10 @@ class BrokerCalls:
         with self._pool.lease(address, deadline) as connection:
             return connection.send(api, message).result(kind, deadline)
 
+    def note_silence(self, address: BrokerAddress) -> None:
+        """Note that a broker does not answer: others are asked before it."""
+        self._silent.add((address.host, address.port))
+
     def ask_any(
         self,
         brokers: Sequence[BrokerAddress],

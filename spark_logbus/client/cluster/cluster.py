@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -11,7 +12,8 @@ from typing import Final, NoReturn, TypeVar
 from spark_logbus.client.cluster.bootstrap import Bootstrap
 from spark_logbus.client.cluster.calls import BrokerCalls
 from spark_logbus.client.cluster.metadata import KnownTopic, LedPartition, Metadata
-from spark_logbus.client.config import ClientConfig
+from spark_logbus.client.cluster.nearest import NearestReplicas
+from spark_logbus.client.config import RACK_VARIABLE, ClientConfig
 from spark_logbus.client.memory import arrow_memory
 from spark_logbus.client.shortened import shortened
 from spark_logbus.clock import Clock, SystemClock
@@ -53,6 +55,11 @@ class Cluster:
         self.pool = ConnectionPool(config.connections, allocate=arrow_memory)
         self.backoff = Backoff(first_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._callers = BrokerCalls(self.pool, config, bootstrap, rebootstrap)
+        self._nearest = NearestReplicas(
+            rack=config.rack or os.environ.get(RACK_VARIABLE) or None,
+            local_sockets=config.local_sockets,
+            clock=clock,
+        )
         self._metadata = Metadata()  # replaced as a whole, under _lock; read without it
         # Epochs whose leaders said that they do not lead, until a newer one is known; under _lock.
         self._refused: dict[LedPartition, int] = {}
@@ -293,6 +300,49 @@ class Cluster:
             return False
         return (topic.topic_id, topic_partition.partition) in self._refused
 
+    def led_elsewhere(
+        self, topic_partitions: Iterable[TopicPartition], silent: BrokerAddress
+    ) -> list[TopicPartition]:
+        """Those that another broker leads than the one that is ``silent``, as the others say now,
+        which are asked for a moment."""
+        wanted = list(topic_partitions)
+        self.note_silence(silent)
+        if len(self._metadata.brokers) > 1:
+            topics = sorted({topic_partition.topic for topic_partition in wanted})
+            try:
+                self.ask_metadata(topics, deadline=self.deadline_ms(_METADATA_MS))
+            except LogbusError as error:
+                if not error.retriable:
+                    raise
+        return [each for each in wanted if self.has_another_leader(each, silent)]
+
+    def note_silence(self, silent: BrokerAddress) -> None:
+        """Has other brokers asked for metadata before one that does not answer."""
+        self._callers.note_silence(silent)
+
+    def has_another_leader(self, topic_partition: TopicPartition, address: BrokerAddress) -> bool:
+        """True if another broker is known to lead the partition."""
+        return self._metadata.leader_id(topic_partition) not in (None, address.broker_id)
+
+    def is_replaced(self, topic_partition: TopicPartition, leader: BrokerAddress) -> bool:
+        """Asks all brokers who leads a partition with several replicas; true if it is another one
+        than the ``leader``, which may not have heard of that."""
+        known = self._metadata.topics.get(topic_partition.topic)
+        if known is None or topic_partition.partition not in known.replicas:
+            return False
+        self.hear_all([topic_partition.topic])
+        return not self.leads(topic_partition, leader)
+
+    def hear_all(self, topics: Iterable[str]) -> None:
+        """Asks all brokers about the topics, so that the newest leader epoch that any of them knows
+        counts; for a moment, as some may be away."""
+        deadline = self.deadline_ms(self.config.connect_timeout_ms)
+        try:
+            self.ask_metadata(sorted(topics), deadline=deadline, good=lambda _: False)
+        except LogbusError as error:
+            if not error.retriable:
+                raise
+
     def is_stale(self, topic: str) -> bool:
         """True if ``topic`` would ask brokers for that topic."""
         return self._fresh(topic) is None
@@ -326,6 +376,30 @@ class Cluster:
         if address is None:
             raise self.not_running(topic_partition)
         return address
+
+    def replica_to_read(self, topic_partition: TopicPartition, deadline: Deadline) -> BrokerAddress:
+        """The nearest replica in sync, which is the leader where no other is nearer. Raises what
+        ``leader`` does."""
+        self.topic_with(topic_partition, deadline)
+        address = self.cached_replica_to_read(topic_partition)
+        if address is None:
+            raise self.not_running(topic_partition)
+        return address
+
+    def cached_replica_to_read(self, topic_partition: TopicPartition) -> BrokerAddress | None:
+        """The replica to read from if it is known, without asking anyone; it may be stale."""
+        metadata = self._metadata
+        leader = metadata.leader(topic_partition)
+        in_sync = metadata.in_sync(topic_partition)
+        return self._nearest.choose(topic_partition, leader, in_sync) if in_sync else leader
+
+    def leads(self, topic_partition: TopicPartition, address: BrokerAddress) -> bool:
+        """True if that broker leads the partition, as far as is known."""
+        return self._metadata.leader_id(topic_partition) == address.broker_id
+
+    def avoid_followers(self, topic_partition: TopicPartition) -> None:
+        """Have the partition read from its leader for a while."""
+        self._nearest.avoid(topic_partition)
 
     def topic_with(self, topic_partition: TopicPartition, deadline: Deadline) -> KnownTopic:
         """The topic as it is known to have that partition, which is asked for if it is not known.

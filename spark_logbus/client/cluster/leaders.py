@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.cluster.silence import result_while_led
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.errors import LogbusError, NotLeaderError, ProtocolError, UnknownTopicError
 from spark_logbus.model import BrokerAddress, TopicPartition
@@ -127,7 +128,15 @@ class LeaderCall(Generic[P, R, M]):
                     failures.update(dict.fromkeys(unsent, error.again()))
             for leader, numbers, pending in sent:
                 try:
-                    results = self._results(pending.result(self._response, deadline))
+                    response = result_while_led(
+                        self._cluster,
+                        pending,
+                        self._response,
+                        deadline,
+                        source=leader,
+                        topic_partitions=[self._tp(questions[number]) for number in numbers],
+                    )
+                    results = self._results(response)
                     self._sort_in(questions, numbers, results, leader, answers, failures)
                 except LogbusError as error:
                     failures.update(dict.fromkeys(numbers, error.again()))

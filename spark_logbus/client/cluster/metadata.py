@@ -171,14 +171,23 @@ class Metadata:
 
     def leader(self, topic_partition: TopicPartition) -> BrokerAddress | None:
         """The live leader, as far as known."""
-        topic = self.topics.get(topic_partition.topic)
-        leader = topic.leaders.get(topic_partition.partition) if topic else None
+        leader = self.leader_id(topic_partition)
         return self.brokers.get(leader) if leader is not None else None
+
+    def leader_id(self, topic_partition: TopicPartition) -> int | None:
+        """The leader's broker id, live or not, as far as known."""
+        topic = self.topics.get(topic_partition.topic)
+        return topic.leaders.get(topic_partition.partition) if topic else None
+
+    def in_sync(self, topic_partition: TopicPartition) -> list[BrokerAddress]:
+        """Its live replicas that are in sync; none where the leader is the only replica."""
+        topic = self.topics.get(topic_partition.topic)
+        known = topic.in_sync.get(topic_partition.partition, ()) if topic else ()
+        return [self.brokers[each] for each in known if each in self.brokers]
 
     def leader_name(self, topic_partition: TopicPartition) -> str:
         """The leader for people, live or not: with its address, as far as that was ever known."""
-        topic = self.topics.get(topic_partition.topic)
-        leader = topic.leaders.get(topic_partition.partition) if topic else None
+        leader = self.leader_id(topic_partition)
         if leader is None:
             return f"the leader of {topic_partition}"
         return str(self.met.get(leader, f"broker {leader}"))

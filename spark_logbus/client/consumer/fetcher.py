@@ -1,14 +1,19 @@
-"""Keeps one long-polling fetch per leader under way, over all partitions that a consumer wants."""
+"""Keeps one long-polling fetch per broker under way, over all partitions that a consumer wants.
+
+A broker that is stopped or cut off keeps its connections, and answers nothing. While it is silent
+the others are asked who leads by now, and what others lead is not waited for any longer.
+"""
 
 from __future__ import annotations
 
 import select
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import partition_error
+from spark_logbus.client.cluster.silence import ANSWER_S, ASK_EVERY_S, ASK_SHARE
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.consumer.failures import PartitionFailures
@@ -27,7 +32,6 @@ from spark_logbus.retry import Deadline
 from spark_logbus.wire.connection import BrokerConnection, PendingResponse
 
 _NOTHING: Final = memoryview(b"")
-_ANSWER_S: Final = 1.0  # from when a fetch is due until its leader counts as silent
 
 
 class Position(NamedTuple):
@@ -50,17 +54,26 @@ class PartitionData:
 
 @dataclass(slots=True)
 class _PendingFetch:
-    """One request under way to one leader."""
+    """One request under way to one broker, which follows ``followed`` and leads the others.
+    ``given_up`` are those whose answer is not waited for. ``ask_at`` is when its silence is worth
+    a question."""
 
     connection: BrokerConnection
     pending: PendingResponse
     positions: dict[TopicPartition, Position]
-    sent_at: float
+    followed: frozenset[TopicPartition]
+    silent_from: float
+    ask_at: float
     deadline: Deadline
+    given_up: set[TopicPartition] = field(default_factory=set)
+
+    @property
+    def awaited(self) -> list[TopicPartition]:
+        return [each for each in self.positions if each not in self.given_up]
 
 
 class Fetcher:
-    """Fetches of one consumer, at most one per leader. Not thread-safe. ``failures`` are shared
+    """Fetches of one consumer, at most one per broker. Not thread-safe. ``failures`` are shared
     with the consumer."""
 
     def __init__(
@@ -78,11 +91,11 @@ class Fetcher:
         self.answers = 0
 
     def send_fetches(self, wanted: Mapping[TopicPartition, Position]) -> None:
-        """Send fetches for the partitions that none is under way for, where a leader is free."""
+        """Send fetches for the partitions that none is under way for, where a broker is free."""
         under_way = {
-            topic_partition for one in self._waiting.values() for topic_partition in one.positions
+            topic_partition for one in self._waiting.values() for topic_partition in one.awaited
         }
-        by_leader: dict[BrokerAddress, dict[TopicPartition, Position]] = {}
+        by_broker: dict[BrokerAddress, dict[TopicPartition, Position]] = {}
         # For all partitions together: there may be many, and no broker that answers.
         began = self._cluster.clock.monotonic()
         patience = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
@@ -96,7 +109,7 @@ class Fetcher:
             try:
                 # A leader refuses another topic's id as if it did not lead it; this finds out.
                 require_topic(self._cluster, topic_partition.topic, position.topic_id, patience)
-                leader = self._cluster.leader(topic_partition, patience)
+                address = self._cluster.replica_to_read(topic_partition, patience)
             except TopicRecreatedError as error:
                 self._lost[topic_partition] = PartitionData(
                     topic_partition, position, _NOTHING, error
@@ -105,13 +118,14 @@ class Fetcher:
             except LogbusError as error:
                 self._failures.record_failure([topic_partition], error, began=began)
                 continue
-            if leader not in self._waiting:
-                by_leader.setdefault(leader, {})[topic_partition] = position
-        for leader, positions in by_leader.items():
-            self._send(leader, positions)
+            if address not in self._waiting:
+                by_broker.setdefault(address, {})[topic_partition] = position
+        for address, positions in by_broker.items():
+            self._send(address, positions)
 
-    def _send(self, leader: BrokerAddress, positions: dict[TopicPartition, Position]) -> None:
+    def _send(self, address: BrokerAddress, positions: dict[TopicPartition, Position]) -> None:
         config = self._config
+        followed = frozenset(each for each in positions if not self._cluster.leads(each, address))
         request = FetchRequest(
             max_wait_ms=config.max_wait_ms,
             min_bytes=config.min_bytes,
@@ -126,26 +140,52 @@ class Fetcher:
                 )
                 for topic_partition, position in positions.items()
             ],
+            replica=bool(followed),
         )
         patience_ms = self._cluster.config.request_timeout_ms
         began = self._cluster.clock.monotonic()
         try:
-            connection = self._cluster.pool.take(leader, self._cluster.deadline_ms(patience_ms))
+            connection = self._cluster.pool.take(address, self._cluster.deadline_ms(patience_ms))
             pending = connection.send(Api.FETCH, request)
         except LogbusError as error:
-            self._failures.record_failure(positions, error, began=began)
+            self._failed(address, positions, followed, error, began=began)
             return
-        now = self._cluster.clock.monotonic()
+        due = self._cluster.clock.monotonic() + config.max_wait_ms / 1000 + ANSWER_S
         deadline = self._cluster.deadline_ms(patience_ms + config.max_wait_ms)
-        self._waiting[leader] = _PendingFetch(connection, pending, positions, now, deadline)
+        self._waiting[address] = _PendingFetch(
+            connection, pending, positions, followed, silent_from=due, ask_at=due, deadline=deadline
+        )
+
+    def _failed(
+        self,
+        address: BrokerAddress,
+        topic_partitions: Iterable[TopicPartition],
+        followed: Collection[TopicPartition],
+        error: LogbusError,
+        *,
+        began: float | None = None,
+    ) -> None:
+        """Record a failure. Whatever a follower meets, the leader may not."""
+        wanted = list(topic_partitions)
+        led = [each for each in wanted if each not in followed]
+        if led:
+            self._failures.record_failure(led, error, began=began)
+        for topic_partition in wanted:
+            if topic_partition in followed:
+                self._cluster.avoid_followers(topic_partition)
+                if not error.retriable:
+                    error = NotLeaderError(
+                        f"{address}, which follows {topic_partition}, cannot be read from: {error}"
+                    )
+                self._failures.record_failure([topic_partition], error, began=began)
 
     @property
     def waits(self) -> bool:
-        """A leader is to answer."""
+        """A broker is to answer."""
         return bool(self._waiting)
 
     def collect_fetches(self, deadline: Deadline) -> list[PartitionData]:
-        """The data received by ``deadline``; returns as soon as any leader has answered.
+        """The data received by ``deadline``; returns as soon as any broker has answered.
 
         Raises errors that no retry can mend.
         """
@@ -153,29 +193,36 @@ class Fetcher:
             self._wait(deadline)
         fetched = list(self._lost.values())
         self._lost.clear()
-        for leader, waiting in list(self._waiting.items()):
+        for address, waiting in list(self._waiting.items()):
             if not waiting.pending.done and waiting.deadline.expired:
                 waiting.connection.close(
-                    RequestTimeoutError(f"{leader} did not answer a fetch in time.")
+                    RequestTimeoutError(f"{address} did not answer a fetch in time.")
                 )
             if waiting.pending.done:
-                del self._waiting[leader]
+                del self._waiting[address]
                 self._cluster.pool.give_back(waiting.connection)
-                fetched += self._parse_response(leader, waiting)
+                fetched += self._parse_response(address, waiting)
             else:
-                self._note_silence(leader, waiting)
+                self._note_silence(address, waiting)
         return fetched
 
-    def _note_silence(self, leader: BrokerAddress, waiting: _PendingFetch) -> None:
-        """A leader that is stopped or cut off keeps its connections, and says nothing."""
-        due = self._silent_from(waiting)
-        if waiting.connection.receives or self._cluster.clock.monotonic() < due:
+    def _note_silence(self, address: BrokerAddress, waiting: _PendingFetch) -> None:
+        """Give up what others lead by now, and what a silent broker only follows."""
+        now = self._cluster.clock.monotonic()
+        if waiting.connection.receives or now < waiting.silent_from:
             return
-        silent = RequestTimeoutError(f"{leader} has not answered a fetch that was due.")
-        self._failures.record_silence(waiting.positions, silent, since=due)
-
-    def _silent_from(self, waiting: _PendingFetch) -> float:
-        return waiting.sent_at + self._config.max_wait_ms / 1000 + _ANSWER_S
+        silent = RequestTimeoutError(f"{address} has not answered a fetch that was due.")
+        self._failures.record_silence(waiting.awaited, silent, since=waiting.silent_from)
+        if now < waiting.ask_at:
+            return
+        elsewhere = self._cluster.led_elsewhere(waiting.awaited, address)
+        took_s = self._cluster.clock.monotonic() - now
+        waiting.ask_at = now + took_s + max(ASK_EVERY_S, ASK_SHARE * took_s)
+        waiting.given_up.update(elsewhere)
+        self._failed(address, elsewhere, waiting.followed, silent)
+        if not waiting.awaited:
+            waiting.connection.close(silent)
+            del self._waiting[address]
 
     def _wait(self, deadline: Deadline) -> None:
         poll = select.poll()
@@ -189,8 +236,7 @@ class Fetcher:
             events = select.POLLIN | (select.POLLOUT if waiting.connection.wants_to_write else 0)
             poll.register(waiting.connection, events)
             sockets[waiting.connection.fileno()] = waiting
-            silent_from = self._silent_from(waiting)
-            soonest = min(soonest, waiting.deadline.at, *[silent_from] * (silent_from > now))
+            soonest = min(soonest, waiting.deadline.at, *[waiting.ask_at] * (waiting.ask_at > now))
         left_s = max(0.0, soonest - self._cluster.clock.monotonic())
         if not sockets:
             self._cluster.pause(left_s)
@@ -198,7 +244,9 @@ class Fetcher:
         for descriptor, _ in poll.poll(max(1.0, left_s * 1000)):
             sockets[descriptor].connection.progress(until=sockets[descriptor].pending)
 
-    def _parse_response(self, leader: BrokerAddress, waiting: _PendingFetch) -> list[PartitionData]:
+    def _parse_response(
+        self, address: BrokerAddress, waiting: _PendingFetch
+    ) -> list[PartitionData]:
         try:
             response = waiting.pending.result(FetchResponse, waiting.deadline)
             results = response.results
@@ -207,11 +255,11 @@ class Fetcher:
             payload = waiting.pending.payload
             if got != list(waiting.positions) or total != len(payload):
                 raise ProtocolError(
-                    f"{leader} answered a fetch of {len(waiting.positions)} partitions with "
+                    f"{address} answered a fetch of {len(waiting.positions)} partitions with "
                     f"{len(got)} results and {len(payload)} bytes, of which {total} are theirs."
                 )
         except LogbusError as error:
-            self._failures.record_failure(waiting.positions, error)
+            self._failed(address, waiting.awaited, waiting.followed, error)
             return []
         fetched = []
         at = 0
@@ -220,15 +268,20 @@ class Fetcher:
             position = waiting.positions[topic_partition]
             data = payload[at : at + result.length]
             at += result.length
+            if topic_partition in waiting.given_up:
+                continue
+            follows = topic_partition in waiting.followed
             refused = (
-                partition_error(result.error, topic_partition, leader) if result.error else None
+                partition_error(result.error, topic_partition, address) if result.error else None
             )
-            if isinstance(refused, OffsetOutOfRangeError):
+            if isinstance(refused, OffsetOutOfRangeError) and not follows:
                 fetched.append(PartitionData(topic_partition, position, data, refused))
             elif refused is not None:
                 if isinstance(refused, NotLeaderError):
-                    self._cluster.leader_refused(topic_partition, leader)
-                self._failures.record_failure([topic_partition], refused)
+                    self._cluster.leader_refused(topic_partition, address)
+                self._failed(address, [topic_partition], waiting.followed, refused)
+            elif follows and result.high_watermark < position.offset:
+                self._cluster.avoid_followers(topic_partition)  # it lags, and was waited for
             else:
                 self._failures.record_success(topic_partition)
                 lost = tuple(LostOffsets(*each) for each in result.lost)

@@ -1,4 +1,4 @@
-"""Where many ranges begin, fetched together: one request for each leader, all under way at once.
+"""Where many ranges begin, fetched together: one request for each broker, all under way at once.
 
 A micro-batch of many partitions is a few kilobytes of each. Asked for one after the other, each
 would take a round trip, which is longer than its bytes take.
@@ -82,13 +82,13 @@ class FirstFetches:
         self._asked_up_to = numbers.stop
         patience = self._cluster.deadline_ms(_PATIENCE_MS)
         begun = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms)
-        by_leader = self._by_leader(numbers, patience)
-        room = max(_MAX_RANGE_BYTES, _MAX_BYTES // max(1, len(by_leader)))
+        by_address = self._by_address(numbers, patience)
+        room = max(_MAX_RANGE_BYTES, _MAX_BYTES // max(1, len(by_address)))
         sent: list[tuple[list[int], BrokerConnection, PendingResponse]] = []
-        for leader, asked in by_leader.items():
+        for address, asked in by_address.items():
             with self._without_errors():
-                connection = self._cluster.pool.take(leader, patience)
-                pending = connection.send(Api.FETCH, self._request(asked, room))
+                connection = self._cluster.pool.take(address, patience)
+                pending = connection.send(Api.FETCH, self._request(asked, address, room))
                 sent.append((asked, connection, pending))
         for asked, connection, pending in sent:
             with self._without_errors():
@@ -103,20 +103,20 @@ class FirstFetches:
         except LogbusError as error:
             logger.debug("Some ranges were not fetched together: %s", error)
 
-    def _by_leader(self, numbers: range, deadline: Deadline) -> dict[BrokerAddress, list[int]]:
+    def _by_address(self, numbers: range, deadline: Deadline) -> dict[BrokerAddress, list[int]]:
         partitions = [self._ranges[number].topic_partition for number in numbers]
         unknown = {each.topic for each in partitions if self._cluster.is_stale(each.topic)}
         if unknown:
             with self._without_errors():
                 self._cluster.ask_metadata(sorted(unknown), deadline=deadline)
-        by_leader: dict[BrokerAddress, list[int]] = {}
+        by_address: dict[BrokerAddress, list[int]] = {}
         for number, topic_partition in zip(numbers, partitions, strict=True):
-            leader = self._cluster.cached_leader(topic_partition)
-            if leader is not None and number not in self._received:
-                by_leader.setdefault(leader, []).append(number)
-        return by_leader
+            address = self._cluster.cached_replica_to_read(topic_partition)
+            if address is not None and number not in self._received:
+                by_address.setdefault(address, []).append(number)
+        return by_address
 
-    def _request(self, asked: Sequence[int], room: int) -> FetchRequest:
+    def _request(self, asked: Sequence[int], address: BrokerAddress, room: int) -> FetchRequest:
         ranges = [self._ranges[number] for number in asked]
         return FetchRequest(
             max_wait_ms=0,
@@ -134,6 +134,7 @@ class FirstFetches:
                 )
                 for each in ranges
             ],
+            replica=not all(self._cluster.leads(each.topic_partition, address) for each in ranges),
         )
 
     def _take_in(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import partition_error
+from spark_logbus.client.cluster.silence import result_while_led
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.client.fetch.batches import (
     EncodedBatch,
@@ -109,6 +110,7 @@ class RangeReader:
         self._position = offset_range.start  # where the next fetch begins
         self._received: RecordBatchRun | None = None  # not handed out yet
         self._connection: BrokerConnection | None = None
+        self._follower: BrokerAddress | None = None  # at the other end, where it is no leader
         self._pending: PendingResponse | None = None
         self._tail_deadline: Deadline | None = None
         self._closed = False
@@ -215,10 +217,7 @@ class RangeReader:
         """Give the connection back. Arrow batches handed out stay valid."""
         self._closed = True
         self._received = None
-        self._pending = None
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._cluster.pool.give_back(connection)
+        self._disconnect()
 
     def __enter__(self) -> RangeReader:
         return self
@@ -234,25 +233,38 @@ class RangeReader:
     # -- fetching -------------------------------------------------------------------------
 
     def _fetch(self, deadline: Deadline) -> None:
-        """Receive one response; on a failure forget the connection, so that a retry starts anew."""
+        """Receive one response; on a failure forget the connection, so that a retry starts anew,
+        with the leader if it was a follower that failed."""
         try:
             if self._pending is None:
                 self._send(deadline)
             self._receive(deadline)
-        except LogbusError:
-            self._pending = None
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                self._cluster.pool.give_back(connection)
-            raise
+        except LogbusError as error:
+            self._disconnect()
+            follower, self._follower = self._follower, None
+            if follower is None:
+                raise
+            self._cluster.avoid_followers(self._tp)
+            if error.retriable:
+                raise
+            raise NotLeaderError(
+                f"{follower}, which follows {self._tp}, cannot be read from: {error}"
+            ) from error
+
+    def _disconnect(self) -> None:
+        self._pending = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._cluster.pool.give_back(connection)
 
     def _send(self, deadline: Deadline) -> None:
         if self._connection is None:
             if self._topic_id is not None:
                 # Brokers refuse another topic's id as if they did not lead it.
                 require_topic(self._cluster, self._tp.topic, self._topic_id, deadline)
-            leader = self._cluster.leader(self._tp, deadline)
-            self._connection = self._cluster.pool.take(leader, deadline)
+            address = self._cluster.replica_to_read(self._tp, deadline)
+            self._follower = None if self._cluster.leads(self._tp, address) else address
+            self._connection = self._cluster.pool.take(address, deadline)
         request = FetchRequest(
             max_wait_ms=min(_MAX_WAIT_MS, self._missing_tail_wait_ms),
             min_bytes=1,
@@ -269,6 +281,7 @@ class RangeReader:
                 )
             ],
             max_bytes_by_descriptor=self._max_by_file,
+            replica=self._follower is not None,
         )
         self._pending = self._connection.send(Api.FETCH, request)
 
@@ -301,12 +314,26 @@ class RangeReader:
             raise ProtocolError("A range reader waited for a fetch that it had not sent.")
         patience = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms + _MAX_WAIT_MS)
         first = min(deadline, patience, key=lambda each: each.at)
-        response = pending.result(FetchResponse, first, begun=patience)
+        response = result_while_led(
+            self._cluster,
+            pending,
+            FetchResponse,
+            first,
+            source=self._connection.address,
+            topic_partitions=[self._tp],
+            due_ms=_MAX_WAIT_MS,
+            begun=patience,
+        )
         result = self._only_result(response, self._connection.address, len(pending.payload))
         if result.error is not None:
             raise self._refusal(result.error, self._connection.address)
+        if result.length == 0 and self._follower is not None:
+            # It lags, and has been waited for. Whether records are there the leader knows.
+            self._disconnect()
+            self._cluster.avoid_followers(self._tp)
+            return
         if result.length == 0:
-            self._wait_for_tail(result.high_watermark)
+            self._wait_for_tail(result.high_watermark, self._connection.address)
             return
         self._tail_deadline = None
         data = self._data(pending, response.position, result.length)
@@ -370,10 +397,13 @@ class RangeReader:
         self._max_mapped_bytes = 0
         return None
 
-    def _wait_for_tail(self, high_watermark: int) -> None:
+    def _wait_for_tail(self, high_watermark: int, leader: BrokerAddress) -> None:
         if self._tail_deadline is None:
             self._tail_deadline = self._cluster.deadline_ms(self._missing_tail_wait_ms)
         if self._tail_deadline.expired:
+            if self._cluster.is_replaced(self._tp, leader):
+                self._tail_deadline = None
+                raise NotLeaderError(f"{leader} does not lead {self._tp} any more.")
             raise OffsetOutOfRangeError(
                 f"{self._range} was to be read, but {self._tp} ends at {high_watermark}; records "
                 f"from {self._position} on are not there. Was the topic deleted and created again?"

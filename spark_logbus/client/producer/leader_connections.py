@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.metadata import KnownTopic
+from spark_logbus.client.cluster.silence import ASK_EVERY_S
 from spark_logbus.client.helper_threads import HelperThreads
 from spark_logbus.client.producer.batches import QueuedBatch
 from spark_logbus.client.producer.topic_queues import PartitionQueue
@@ -28,11 +29,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class InFlight:
-    """One append request that is not answered yet, and its record batches."""
+    """One append request that is not answered yet, and its record batches. From ``ask_at`` on its
+    leader counts as silent, and others are asked who leads by now."""
 
     pending: PendingResponse
     parts: list[tuple[PartitionQueue, list[QueuedBatch]]]
     deadline: Deadline
+    ask_at: float
 
 
 @dataclass(slots=True)
@@ -75,8 +78,12 @@ class LeaderConnections:
         stale = self._cluster.is_stale(topic_partition.topic)
         if address is None or stale:
             self._look_up(topic_partition.topic, now)
-        if address is None or (stale and self._cluster.has_refused(topic_partition)):
+        if address is None:
             return None
+        if (stale or self._looks_up(topic_partition.topic)) and self._cluster.has_refused(
+            topic_partition
+        ):
+            return None  # the first broker that was asked may have been behind, too
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = Link(address)
@@ -95,6 +102,21 @@ class LeaderConnections:
                 lookup.not_before = now  # another partition's leader, which is away, has time
             self._look_up(topic_partition.topic, now)
 
+    def is_replaced(self, link: Link, now: float) -> bool:
+        """True if the leader at the end of ``link`` is silent, and another one is known to lead
+        what it has not answered for. Who leads is asked without waiting."""
+        if not link.in_flight or now < link.in_flight[0].ask_at:
+            return False
+        head = link.in_flight[0]
+        partitions = [queue.topic_partition for queue, _ in head.parts]
+        if any(self._cluster.has_another_leader(each, link.address) for each in partitions):
+            return True
+        head.ask_at = now + ASK_EVERY_S
+        self._cluster.note_silence(link.address)
+        for topic in {each.topic for each in partitions}:
+            self._look_up(topic, now)
+        return False
+
     def unreachable_reason(self, topic_partition: TopicPartition) -> LogbusError | None:
         """The reason if the partition's leader cannot be reached; None if it can, or is unknown."""
         address = self._cluster.cached_leader(topic_partition)
@@ -105,6 +127,10 @@ class LeaderConnections:
         if link is None or link.connection is not None or not link.failures:
             return None
         return link.last_error
+
+    def _looks_up(self, topic: str) -> bool:
+        lookup = self._lookups.get(topic)
+        return lookup is not None and lookup.asking is not None
 
     def _look_up(self, topic: str, now: float) -> None:
         lookup = self._lookups.setdefault(topic, _Lookup())
@@ -184,7 +210,7 @@ class LeaderConnections:
         """Times at which something becomes due by itself."""
         for link in self._links.values():
             if link.in_flight:
-                yield link.in_flight[0].deadline.at
+                yield min(link.in_flight[0].deadline.at, link.in_flight[0].ask_at)
             elif link.connection is None and link.dialing is None:
                 yield link.not_before
         for lookup in self._lookups.values():

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.cluster.silence import ANSWER_S
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.batches import QueuedBatch
@@ -289,7 +290,7 @@ class Sender:
             return
         deadline = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms)
         self._sent_bytes += sum(map(len, payload))
-        link.in_flight.append(InFlight(pending, parts, deadline))
+        link.in_flight.append(InFlight(pending, parts, deadline, ask_at=now + ANSWER_S))
         self._after_progress(link)
 
     def _encode(
@@ -329,7 +330,10 @@ class Sender:
 
     def _time_out(self, now: float) -> None:
         for link in self._links:
-            if link.in_flight and link.in_flight[0].deadline.at <= now:
+            if self._links.is_replaced(link, now):
+                silent = f"{link.address} has not answered an append, and leads no more."
+                self._link_down(link, RequestTimeoutError(silent), now)
+            elif link.in_flight and link.in_flight[0].deadline.at <= now:
                 self._link_down(
                     link,
                     RequestTimeoutError(
