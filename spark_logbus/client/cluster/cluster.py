@@ -303,8 +303,8 @@ class Cluster:
     def led_elsewhere(
         self, topic_partitions: Iterable[TopicPartition], silent: BrokerAddress
     ) -> list[TopicPartition]:
-        """Those that another broker leads than the one that is ``silent``, as the others say now,
-        which are asked for a moment."""
+        """Returns those that another broker leads than the one that is ``silent``, as the others
+        say now, which are asked for a moment."""
         wanted = list(topic_partitions)
         self.note_silence(silent)
         if len(self._metadata.brokers) > 1:

@@ -41,7 +41,7 @@ class NearestReplicas:
         leader: BrokerAddress | None,
         in_sync: Iterable[BrokerAddress],
     ) -> BrokerAddress | None:
-        """The one to read from: the ``leader``, unless another live one in sync is nearer. None
+        """Returns the one to read from: the ``leader``, unless another live one in sync is nearer. None
         where there is no live leader and none is near."""
         until = self._avoided_until.get(topic_partition)
         if until is not None:
