@@ -299,6 +299,24 @@ class LogMissingError(PartitionOfflineError):
     code = 35
 
 
+class NotEnoughReplicasError(LogbusError):
+    """Fewer replicas of a partition are in sync than its topic asks for (``min.insync.replicas``);
+    nothing was written."""
+
+    code = 36
+    fault: ClassVar[Fault] = "server"
+    retriable = True
+
+
+class OffsetNotAvailableError(LogbusError):
+    """A new leader does not know yet how far the records of its log are replicated, and so how far
+    consumers may have read before."""
+
+    code = 37
+    fault: ClassVar[Fault] = "server"
+    retriable = True
+
+
 # -- network and coordination -------------------------------------------------------------
 
 

@@ -101,7 +101,8 @@ class Acks(enum.Enum):
 
     NONE = "none"  # the request was sent
     WRITTEN = "written"  # in the operating system's page cache: survives the process, not the power
-    FLUSHED = "flushed"  # on disk
+    FLUSHED = "flushed"  # on the leader's disk; the other replicas get it as soon as they can
+    REPLICATED = "replicated"  # on the disks of all replicas that are in sync
 
 
 class Compression(enum.IntEnum):

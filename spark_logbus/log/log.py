@@ -25,6 +25,7 @@ from spark_logbus.log.disk.flushed_file import OnFlushed
 from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.epochs import LeaderEpochs
 from spark_logbus.log.producers.states import ProducerStateManager
+from spark_logbus.log.replication import LogReplication
 from spark_logbus.log.retention import expired_segments
 from spark_logbus.log.segment.index_file import save_index
 from spark_logbus.log.segment.lookup import DamageFoundError
@@ -83,6 +84,8 @@ class PartitionLog:
             config=config,
             environment=environment,
         )
+        #: How much of it is where the broker wants it, on this disk or on others too.
+        self.replication = LogReplication(self._state, self._writer)
         #: What atomic writes have staged here.
         self.staging = PartitionStaging(self._writer, environment=environment, files=staged)
         #: What of that is decided, on its way into the log.

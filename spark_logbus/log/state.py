@@ -33,10 +33,14 @@ class LogState:
         self._watermark = watermark
         # Also just after a roll, when it is the end of a sealed segment.
         self._durable = BatchPosition(view.high_watermark, view.visible_position)
+        #: All before it is where the rule wants it; the high watermark may be held back earlier.
+        self.replicated_end = view.high_watermark
         self._caps: dict[int, int] = {}  # by write, where its records begin
         self._lock = threading.Lock()
         self._listeners: tuple[Listener, ...] = ()
         self._told = (view.high_watermark, False)
+        #: Called with each ``tell_listeners``, before them.
+        self.on_progress: Listener = lambda: None
         self._given_out = 0  # to replicas: what lies before it is not cut off in place
 
     # -- changes of the view ------------------------------------------------------------
@@ -55,28 +59,54 @@ class LogState:
         It rests between two record batches, and does not move back. Where the disk does not show
         such a boundary it waits for the next.
         """
-        durable = self._durable
-        offset = self._watermark(self.topic_partition, durable.offset)
-        if self._caps:
-            with self._lock:
+        with self._lock:
+            durable = self._durable
+            # By the rule as it is now, so that nothing is replicated by one of before later on.
+            offset = self._watermark(self.topic_partition, durable.offset)
+            self.replicated_end = max(self.replicated_end, offset)
+            if self._caps:
                 offset = min([offset, *self._caps.values()])
-        if offset >= durable.offset:
-            self._move_high_watermark(durable)
-        elif offset > self.view.high_watermark:
+            if offset >= durable.offset:
+                self._move_high_watermark(durable)
+                return
+        if offset > self.view.high_watermark:
             try:
-                self._move_high_watermark(self.view.boundary_at(offset, durable.position))
+                boundary = self.view.boundary_at(offset, durable.position)
             except (DamageFoundError, OSError) as error:
                 logger.debug(
                     "The high watermark of %s cannot be at %d: %r",
                     self.topic_partition, offset, error,
                 )  # fmt: skip
+                return
+            with self._lock:
+                self._move_high_watermark(boundary)
+
+    def settled_replicated_end(self) -> int:
+        """Returns the replicated end when no rule is being asked."""
+        with self._lock:
+            return self.replicated_end
 
     def _move_high_watermark(self, end: BatchPosition) -> None:
+        """``_lock`` is held."""
+        if end.offset > self.view.high_watermark:
+            self.view = self.view._replace(high_watermark=end.offset, visible_position=end.position)
+
+    def lower_high_watermark(self, offset: int) -> None:
+        """Have the high watermark, and what is replicated, at ``offset`` or where the record batch
+        that holds it begins, if they are beyond. For a log that nobody reads yet. Raises OSError.
+        """
+        view = self.view
+        if offset >= view.high_watermark:
+            return
+        start = max(offset, view.log_start_offset)
+        try:
+            boundary = view.boundary_at(start, self._durable.position)
+        except DamageFoundError:
+            boundary = BatchPosition(view.base_offsets[0], 0)
         with self._lock:
-            if end.offset > self.view.high_watermark:
-                self.view = self.view._replace(
-                    high_watermark=end.offset, visible_position=end.position
-                )
+            end = max(boundary.offset, view.log_start_offset)  # a start may lie within a batch
+            self.replicated_end = min(self.replicated_end, end)
+            self.view = self.view._replace(high_watermark=end, visible_position=boundary.position)
 
     def cap_high_watermark(self, write: int, offset: int) -> None:
         """Keep the high watermark at ``offset``, where records of an atomic write begin, until
@@ -178,6 +208,7 @@ class LogState:
                 )
             self.view = view
             self._durable = min(self._durable, end)
+            self.replicated_end = min(self.replicated_end, end.offset)
             # Of what is left of a write some is missing still; of others nothing is left.
             self._caps = {write: at for write, at in self._caps.items() if at < end.offset}
             change_tail()
@@ -223,6 +254,7 @@ class LogState:
     def tell_listeners(self, *, offline: bool) -> None:
         """Call the listeners if the high watermark moved, or the log went offline, since the last
         time."""
+        self.on_progress()
         with self._lock:
             now = (self.view.high_watermark, offline)
             listeners = self._listeners if now != self._told else ()

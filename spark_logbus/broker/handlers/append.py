@@ -215,7 +215,7 @@ def _checked_acks(request: AppendRequest) -> Acks:
         return Acks(request.acks)
     except ValueError as error:
         raise InvalidRequestError(
-            f"acks is {request.acks!r}; use one of none, written, flushed."
+            f"acks is {request.acks!r}; use one of none, written, flushed, replicated."
         ) from error
 
 

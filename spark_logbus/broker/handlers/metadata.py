@@ -88,7 +88,8 @@ class MetadataHandler:
         leader, epoch = self._metadata_cache.leader(record, partition)
         led = self._replica_manager.find(TopicPartition(record.name, partition)) if ends else None
         move = _move(record, partition)
-        if led is not None and move is not None and (found := self._followers.progress(led)):
+        found = None if led is None or move is None else self._followers.progress(led, move.to)
+        if move is not None and found is not None:
             move = msgspec.structs.replace(
                 move,
                 copied_bytes=found.copied_bytes,

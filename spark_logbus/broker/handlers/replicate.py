@@ -193,7 +193,8 @@ class ReplicateHandler:
             return None
         for wanted, result in zip(request.partitions, results, strict=True):
             sent = result.length + sum(each.length for each in result.staged)
-            self._followers.sent(TopicPartition(wanted.topic, wanted.partition), sent)
+            where = TopicPartition(wanted.topic, wanted.partition)
+            self._followers.sent(where, request.broker_id, sent)
         return Response(encode_response(ReplicateResponse(results)), slices)
 
     def _read(self, broker_id: int, wanted: FollowedPartition, room: int, *, first: bool) -> _Read:

@@ -59,7 +59,9 @@ class MovesHere:
         found = {}
         for each in self._all():
             led = self._replica_manager.find(each.topic_partition)
-            progress = None if led is None or each.move.error else self._followers.progress(led)
+            progress = None
+            if led is not None and not each.move.error:
+                progress = self._followers.progress(led, each.move.to[0])
             if progress is not None and progress.quiet_ms >= _STUCK_S * 1000:
                 found[each.topic_partition] = (
                     f"{each.topic_partition} is on its way to broker {each.move.to[0]} and has not "

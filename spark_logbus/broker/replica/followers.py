@@ -2,8 +2,9 @@
 
 Only the last word of each counts, and only about the leader epoch and the log of the follower of
 which it was said: a follower whose disk was emptied comes with another log id, and has nothing.
-What is told decides when the lead is handed over, so it is noted only for the broker to which the
-partition is to move (see ``broker.handlers.replicate``).
+What is told decides how far consumers see, who is in sync and when the lead is handed over. So it
+is noted only for brokers to which the partition is assigned or is to move (see
+``broker.handlers.replicate``).
 """
 
 from __future__ import annotations
@@ -105,27 +106,30 @@ class Progress(NamedTuple):
 
 
 class Followers:
-    """Followers of the partitions that are led here, one of each. Thread-safe; lookups take no
-    lock.
+    """Followers of the partitions that are led here. Thread-safe; lookups take no lock.
 
-    ``written`` is called when a followed partition has something new for its follower.
+    ``written`` is called when a followed partition has something new for its followers.
     """
 
     def __init__(self, *, clock: Clock, written: Callable[[TopicPartition], None]) -> None:
         self._clock = clock
         self._written = written
         self._told = threading.Condition()
-        self._followers: dict[TopicPartition, Follower] = {}
+        self._followers: dict[TopicPartition, dict[int, Follower]] = {}  # by broker
+        self._listeners: tuple[Callable[[Follower], None], ...] = ()
         self._handed_over: dict[TopicPartition, _NewLeader] = {}
         self.sent_bytes = Counter()
-        #: Called after each word of a follower.
-        self.when_told: Callable[[Follower], None] = lambda _: None
+
+    def listen(self, listener: Callable[[Follower], None]) -> None:
+        """Call ``listener`` after each word of a follower. It must not block."""
+        self._listeners += (listener,)
 
     def tell(self, led: LeaderPartition, copy: Copy, *, lacking_bytes: int) -> None:
-        """Note what a follower has told, in the place of all that was told before."""
+        """Note what a follower has told, in the place of all that it had told before."""
         topic_partition, now = led.log.topic_partition, self._clock.monotonic()
         with self._told:
-            before = self._followers.get(topic_partition)
+            others = self._followers.setdefault(topic_partition, {})
+            before = others.get(copy.broker_id)
             follower = Follower(
                 led,
                 copy,
@@ -134,9 +138,7 @@ class Followers:
                 told_at=now,
                 got_on_at=now,
             )
-            if before is None or before.led.log is not led.log:
-                led.log.when_written(lambda: self._written(topic_partition))
-            elif before.led is led and _is_same(before.copy, copy):
+            if before is not None and before.led is led and _is_same(before.copy, copy):
                 rate = before.rate
                 if before.sent_bytes and now > before.sent_at:
                     last = before.sent_bytes / (now - before.sent_at)
@@ -148,30 +150,39 @@ class Followers:
                     got_on_at=before.got_on_at if rests else now,
                     was_near=before.is_near,
                 )
-            self._followers[topic_partition] = follower
+            if all(each.led.log is not led.log for each in others.values()):
+                led.log.when_written(lambda: self._written(topic_partition))
+            others[copy.broker_id] = follower
             self._told.notify_all()
-        self.when_told(follower)
+        for listener in self._listeners:
+            listener(follower)
 
-    def sent(self, topic_partition: TopicPartition, size_bytes: int) -> None:
-        """Note how much the follower is sent, from which its rate is known when it comes again."""
+    def sent(self, topic_partition: TopicPartition, broker_id: int, size_bytes: int) -> None:
+        """Note how much a follower is sent, from which its rate is known when it comes again."""
         self.sent_bytes.add(size_bytes)
         now = self._clock.monotonic()
         with self._told:
-            follower = self._followers.get(topic_partition)
+            others = self._followers.get(topic_partition, {})
+            follower = others.get(broker_id)
             if follower is not None:
-                self._followers[topic_partition] = replace(
-                    follower, sent_bytes=size_bytes, sent_at=now
-                )
+                others[broker_id] = replace(follower, sent_bytes=size_bytes, sent_at=now)
 
-    def find(self, led: LeaderPartition) -> Follower | None:
-        """The follower of a partition in the epoch in which it is led; None if none has told
-        anything in that."""
-        follower = self._followers.get(led.log.topic_partition)
+    def find(self, led: LeaderPartition, broker_id: int) -> Follower | None:
+        """A broker as a follower of a partition, in the epoch in which that is led; None if it has
+        told nothing in that."""
+        others = self._followers.get(led.log.topic_partition)
+        follower = None if others is None else others.get(broker_id)
         return follower if follower is not None and follower.led is led else None
 
-    def progress(self, led: LeaderPartition) -> Progress | None:
-        """Returns how far the partition's follower has come; None if none has told anything."""
-        follower = self.find(led)
+    def of(self, led: LeaderPartition) -> list[Follower]:
+        """The followers of a partition that have told something in the epoch in which it is led."""
+        others = self._followers.get(led.log.topic_partition, {})
+        return [each for each in list(others.values()) if each.led is led]
+
+    def progress(self, led: LeaderPartition, broker_id: int) -> Progress | None:
+        """Returns how far a broker's copy of the partition has come; None if it has told
+        nothing."""
+        follower = self.find(led, broker_id)
         if follower is None:
             return None
         total_bytes = _size_bytes(led)
@@ -181,31 +192,47 @@ class Followers:
             int(1000 * (self._clock.monotonic() - follower.got_on_at)),
         )
 
-    def all(self) -> dict[TopicPartition, Follower]:
-        return self._followers.copy()
+    def all(self) -> list[Follower]:
+        """Followers that have told something, also in epochs that are over."""
+        with self._told:
+            return [each for others in self._followers.values() for each in others.values()]
 
     def wait_for(
-        self, led: LeaderPartition, condition: Callable[[Copy], bool], *, timeout_s: float
+        self,
+        led: LeaderPartition,
+        broker_id: int,
+        condition: Callable[[Copy], bool],
+        *,
+        timeout_s: float,
     ) -> Copy | None:
-        """Returns the copy of which the condition holds, as soon as that is told; None if it is
-        not told in time, or nobody follows any more."""
+        """Returns the broker's copy of which the condition holds, as soon as that is told; None if
+        it is not told in time, or the broker does not follow any more."""
 
         def is_over() -> bool:
-            follower = self.find(led)
+            follower = self.find(led, broker_id)
             return follower is None or condition(follower.copy)
 
         with self._told:
             if not self._told.wait_for(is_over, timeout_s):
                 return None
-            follower = self.find(led)
+            follower = self.find(led, broker_id)
             return None if follower is None else follower.copy
 
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """Forget a follower: the partition does not move to it any more, or is not led here."""
+    def forget(self, topic_partition: TopicPartition, broker_id: int | None = None) -> None:
+        """Forget a follower: the partition does not move to it any more, say. Without its id, all
+        of a partition that is not led here any more."""
         with self._told:
-            follower = self._followers.pop(topic_partition, None)
-            if follower is not None:
-                follower.led.log.when_written(None)
+            others = self._followers.get(topic_partition, {})
+            logs = [each.led.log for each in others.values()]
+            if broker_id is None:
+                others.clear()
+            else:
+                others.pop(broker_id, None)
+            for log in logs:
+                if all(each.led.log is not log for each in others.values()):
+                    log.when_written(None)
+            if not others:
+                self._followers.pop(topic_partition, None)
             self._told.notify_all()
 
     # -- partitions that were handed over -------------------------------------------------

@@ -122,7 +122,7 @@ class HandOvers:
             pause_s=_LOOK_EVERY_S,
             failure="The lead of partitions that move could not be handed over.",
         )
-        followers.when_told = self._told
+        followers.listen(self._told)
 
     def end_waiting(self) -> None:
         """Begin no other hand-over, and have requests wait for none."""
@@ -137,7 +137,8 @@ class HandOvers:
         """True if the lead may go to the follower now, for all that it has told."""
         now = self._clock.monotonic()
         return (
-            follower.is_ready
+            bool(follower.copy.since_us)
+            and follower.is_ready
             and now - follower.told_at <= _FRESH_S
             and now >= self._not_before.get(follower.led.log.topic_partition, -1.0)
         )
@@ -147,11 +148,12 @@ class HandOvers:
     def _look(self) -> float:
         for led, lead in list(self._doubts.values()):
             self._settle(led, lead)
-        for topic_partition, follower in self._followers.all().items():
+        for follower in self._followers.all():
+            topic_partition = follower.led.log.topic_partition
             if self.thread.stopping.is_set():
                 break
             if not self._stands(follower):
-                self._followers.forget(topic_partition)
+                self._followers.forget(topic_partition, follower.copy.broker_id)
                 self._not_before.pop(topic_partition, None)
                 self._failures.pop(topic_partition, None)
             elif self._is_due(follower) and self._may_begin():
@@ -160,12 +162,14 @@ class HandOvers:
         return _DOUBT_EVERY_S if self._doubts else _LOOK_EVERY_S
 
     def _stands(self, follower: Follower) -> bool:
-        """True if the partition is still led as the follower has it, and moves to that broker."""
-        led = follower.led
+        """True if the partition is still led as the follower has it, and moves to that broker or
+        is assigned to it."""
+        led, copy = follower.led, follower.copy
         if self._replica_manager.find(led.log.topic_partition) is not led:
             return False
+        if not copy.since_us:
+            return True
         move = self._standing(led.log.topic_partition, led.log.topic_id)
-        copy = follower.copy
         return move is not None and (move.to, move.since_us) == ([copy.broker_id], copy.since_us)
 
     def _may_begin(self) -> bool:
@@ -257,7 +261,7 @@ class HandOvers:
             )
 
         self._changed(lead.topic_partition)  # the follower may be waiting for something to come
-        copy = self._followers.wait_for(led, is_whole, timeout_s=_LONGEST_PAUSE_S)
+        copy = self._followers.wait_for(led, lead.to, is_whole, timeout_s=_LONGEST_PAUSE_S)
         if copy is None:
             return f"broker {lead.to} did not have everything in {_LONGEST_PAUSE_S:g} s"
         try:

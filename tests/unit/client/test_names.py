@@ -45,7 +45,7 @@ def test_texts_are_taken_where_enums_are(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"acks": "all"}, "acks is 'all'; use 'none', 'written' or 'flushed', .*mean 'flushed'"),
+        ({"acks": "all"}, "acks is 'all'; use 'none', 'written', 'flushed' or 'replicated', .*"),
         ({"acks": -1}, "acks is -1; .*Did you mean 'flushed'"),
         ({"acks": "1"}, "Did you mean 'written'"),
         ({"acks": "flush"}, "Did you mean 'flushed'"),

@@ -57,7 +57,10 @@ def test_values(options: dict[str, str], expected: dict[str, object]) -> None:
         ({"topic": "a/b"}, "Option topic: 'a/b' cannot name a topic"),
         ({"topic": " "}, "Option topic is empty"),
         ({"zookeeper": "z:0"}, "Option zookeeper: 'z:0' in .* is not a server; use"),
-        ({"acks": "all"}, "Option acks: expected one of none, written, flushed, got 'all'"),
+        (
+            {"acks": "all"},
+            "Option acks: expected one of none, written, flushed, replicated, got 'all'",
+        ),
         ({"acks": "none"}, "Option acks is none, which may lose records.*at-least-once"),
         ({"delivery": "exactly_once"}, "expected exactly-once or at-least-once"),
         ({"txnAppId": "a"}, "Option txnAppId is set and txnVersion is not"),

@@ -98,7 +98,7 @@ class Following:
         return self.handler.handle(request, context())
 
     def told(self) -> Copy | None:
-        follower = self.followers.find(self.led)
+        follower = self.followers.find(self.led, FOLLOWER)
         return None if follower is None else follower.copy
 
 
@@ -351,13 +351,13 @@ def test_how_a_copy_gets_on_is_known(following: Following) -> None:
     following.ask(copy())
     clock.advance(2)
     following.ask(copy(2, max_bytes=2 * BATCH))
-    follower = following.followers.find(following.led)
+    follower = following.followers.find(following.led, FOLLOWER)
     assert follower is not None
     assert follower.rate == pytest.approx(2 * BATCH)
     assert (follower.lacking_bytes, follower.got_on_at) == (2 * BATCH, clock.monotonic())
     clock.advance(3)
     following.ask(copy(2))
-    follower = following.followers.find(following.led)
+    follower = following.followers.find(following.led, FOLLOWER)
     assert follower is not None
     assert follower.told_at - follower.got_on_at == 3
 
@@ -422,7 +422,7 @@ def test_a_copy_of_something_else_begins_anew(following: Following, wrong: str) 
         "half": StagedCopy(WRITE, size - 1, 0, digest),
     }[wrong]
     assert staged(following, copy(staged=[told])) == [(WRITE, size, 0, size)]
-    other = following.followers.find(following.led)
+    other = following.followers.find(following.led, FOLLOWER)
     assert other is not None
     assert not other.copy.has(0, [there])
 
@@ -476,6 +476,6 @@ def test_a_follower_passes_over_damage_that_is_known(following: Following) -> No
     assert passed == [(2, 4)]
     assert sent == 4 * BATCH
     one(following.ask(copy(6), wait_ms=0))
-    follower = following.followers.find(following.led)
+    follower = following.followers.find(following.led, FOLLOWER)
     assert follower is not None
     assert follower.lacking_bytes == 0

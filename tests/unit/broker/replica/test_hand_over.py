@@ -253,11 +253,11 @@ def test_a_fast_follower_lacks_little_at_any_size(handing: HandingOver) -> None:
     size = 100 << 20
     for _ in range(2):
         handing.tell(0, lacking_bytes=size)
-        handing.followers.sent(T0, size)
+        handing.followers.sent(T0, FOLLOWER, size)
         handing.logs.clock.advance(0.2)
     handing.tell(0, lacking_bytes=size - 1)
     handing.tell(0, lacking_bytes=size - 1)
-    follower = handing.followers.find(handing.led)
+    follower = handing.followers.find(handing.led, FOLLOWER)
     assert follower is not None
     assert follower.rate == pytest.approx(5 * size)
     assert follower.is_ready
@@ -325,7 +325,7 @@ def test_what_was_not_foreseen_holds_up_no_other_partition(
 
 def test_what_was_told_in_an_earlier_move_counts_for_nothing(handing: HandingOver) -> None:
     handing.append()
-    handing.tell(1, since_us=0)
+    handing.tell(1, since_us=9)
     handing.look()
     assert not handing.followers.all()
     handing.append()

@@ -1,0 +1,237 @@
+"""Replicas of one partition that is led here: who is in sync, and for whom the watermark waits.
+
+A member of the in-sync set is a broker and the id of the log with which it was taken in. The
+watermark waits for those that are *counted*: all members as ZooKeeper has them, and whoever may be
+one for all that is known. So a member that leaves is counted until ZooKeeper has said that it has
+left, and one that joins from before the request is sent. Otherwise a follower could be elected that
+lacks what was acknowledged.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from spark_logbus.broker.replica.followers import Follower, Followers
+from spark_logbus.broker.replica.states import LeaderPartition
+from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.coordination.writes.promises import FIRST_PROMISE
+from spark_logbus.log import PartitionLog
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of who is in sync: log ids by broker that join, brokers that leave."""
+
+    add: Mapping[int, str] = field(default_factory=dict)
+    remove: frozenset[int] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.add or self.remove)
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Pace of a follower: ``log_end`` is the leader's when it told the last time."""
+
+    caught_up_at: float
+    told_at: float
+    log_end: int
+
+
+class Members:
+    """Replicas of a partition in one leader epoch. Thread-safe.
+
+    ``assigned`` are the brokers to which the partition is assigned, ``joining`` those and the ones
+    to which it is to move: others are not in sync for long. ``least`` is how many have to be in
+    sync, with the leader, for an append that is to be replicated.
+    """
+
+    def __init__(
+        self,
+        led: LeaderPartition,
+        state: PartitionState,
+        *,
+        broker_id: int,
+        followers: Followers,
+        epoch_start: int,
+        now: float,
+    ) -> None:
+        self.led = led
+        #: The log's end when this epoch began: all before it may have been acknowledged.
+        self.epoch_start = epoch_start
+        self.assigned: Collection[int] = ()
+        self.joining: Collection[int] = ()
+        self.least = 1
+        self._broker_id = broker_id
+        self._followers = followers
+        self._began_at = now
+        self._lock = threading.Lock()
+        self._replicated_end = 0
+        self._paces: dict[int, _Pace] = {}
+        self._leaving: frozenset[int] = frozenset()
+        self._members: Mapping[int, str] = {}  # but for the leader
+        self._counted: dict[int, str] = {}
+        self.know(state)
+
+    # -- who is in sync -------------------------------------------------------------------
+
+    @property
+    def in_sync(self) -> list[int]:
+        """Brokers that are in sync as ZooKeeper has it, the leader first."""
+        return [self._broker_id, *self._members]
+
+    @property
+    def enough(self) -> bool:
+        """True if as many are in sync as the topic asks for, and are to stay so."""
+        return 1 + len(self._members.keys() - self._leaving) >= self.least
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return not {*self.assigned} <= {self._broker_id, *self._members}
+
+    def know(self, state: PartitionState) -> None:
+        """Go by the state as ZooKeeper has it for certain."""
+        members = {
+            each: state.replicas.get(each, "") for each in state.in_sync if each != self._broker_id
+        }
+        with self._lock:
+            self._members, self._counted = members, dict(members)
+            self._leaving = frozenset()
+
+    # -- the watermark --------------------------------------------------------------------
+
+    def replicated_end(self, end: int) -> int:
+        """The rule of the watermark: the lowest flushed end of those that are counted, as each has
+        told it in this epoch of the log with which it counts; it rests while one has told nothing.
+        ``end`` is that of the leader's own log."""
+        with self._lock:
+            for broker_id, log_id in self._counted.items():
+                follower = self._followers.find(self.led, broker_id)
+                if follower is None or not _is_of(follower, log_id):
+                    return self._replicated_end
+                end = min(end, follower.copy.flushed_end)
+            self._replicated_end = max(self._replicated_end, end)
+            return self._replicated_end
+
+    def go_on_from(self, replicated_end: int) -> None:
+        """Take so much for replicated, by the rule of before."""
+        with self._lock:
+            self._replicated_end = max(self._replicated_end, replicated_end)
+
+    @property
+    def hides_what_was_seen(self) -> bool:
+        """True as long as consumers may have seen more, of the leader before, than they see."""
+        return self.led.log.ends().high_watermark < self.epoch_start
+
+    # -- decisions ------------------------------------------------------------------------
+
+    def note(self, follower: Follower, now: float) -> None:
+        """Note what a follower has just told: it keeps up if it has by now what the leader had when
+        it told the last time."""
+        end, flushed = self.led.log.ends().log_end_offset, follower.copy.flushed_end
+        with self._lock:
+            pace = self._paces.setdefault(follower.copy.broker_id, _Pace(self._began_at, now, end))
+            if flushed >= end:
+                pace.caught_up_at = now
+            elif flushed >= pace.log_end:
+                pace.caught_up_at = max(pace.caught_up_at, pace.told_at)
+            pace.told_at, pace.log_end = now, end
+
+    def forgive(self, now: float) -> None:
+        """Count no time before as a delay: this broker did nothing in it."""
+        with self._lock:
+            self._began_at = now
+            for pace in self._paces.values():
+                pace.caught_up_at = max(pace.caught_up_at, now)
+
+    def is_counted(self, broker_id: int) -> bool:
+        return broker_id in self._counted
+
+    def may_join(self, follower: Follower) -> bool:
+        """True if a broker that is not in sync has what it needs for that, and may be."""
+        copy = follower.copy
+        return (
+            copy.broker_id in self.joining
+            and copy.broker_id not in self._members
+            and bool(copy.log_id)
+            and copy.flushed_end >= max(self._replicated_end, self.epoch_start)
+        )
+
+    def wanted(self, *, now: float, lag_s: float, live: Collection[int]) -> Change:
+        """Decides on a change of who is in sync, of which nothing is done yet."""
+        joins = {
+            each.copy.broker_id: each.copy.log_id
+            for each in self._followers.of(self.led)
+            if each.copy.broker_id in live and self.may_join(each)
+        }
+        leaves = frozenset(
+            broker_id
+            for broker_id, log_id in self._members.items()
+            if broker_id not in live
+            or broker_id not in self.joining
+            or self._is_out(broker_id, log_id, now=now, lag_s=lag_s)
+        )
+        return Change(joins, leaves)
+
+    def _is_out(self, broker_id: int, log_id: str, *, now: float, lag_s: float) -> bool:
+        follower = self._followers.find(self.led, broker_id)
+        if follower is None:
+            return now - self._began_at > lag_s
+        if not _is_of(follower, log_id):
+            return True  # the log with which it was in sync is gone
+        with self._lock:
+            pace = self._paces.get(broker_id)
+            caught_up_at = self._began_at if pace is None else pace.caught_up_at
+            if follower.copy.flushed_end >= self.led.log.ends().log_end_offset:
+                if pace is not None:
+                    pace.caught_up_at = now
+                return False
+        return now - caught_up_at > lag_s
+
+    def begin(self, change: Change) -> Change:
+        """Count those that join, before anything is sent; returns the change without such as have
+        fallen behind until then."""
+        with self._lock:
+            self._counted.update(change.add)
+            self._leaving = change.remove
+        # From here on nothing more is acknowledged, or prepared, that these have not.
+        late = {each for each, log_id in change.add.items() if not self._has_all(each, log_id)}
+        with self._lock:
+            for each in late:
+                self._counted.pop(each, None)
+        joins = {each: log_id for each, log_id in change.add.items() if each not in late}
+        return Change(joins, change.remove)
+
+    def _has_all(self, broker_id: int, log_id: str) -> bool:
+        follower = self._followers.find(self.led, broker_id)
+        return (
+            follower is not None
+            and _is_of(follower, log_id)
+            and self.may_join(follower)
+            and has_promised(self.led.log, follower)
+        )
+
+
+def _is_of(follower: Follower, log_id: str) -> bool:
+    return bool(log_id) and follower.copy.log_id == log_id
+
+
+def has_promised(log: PartitionLog, follower: Follower) -> bool:
+    """True if all that writes have staged and prepared here is on the follower's disk."""
+    return all(
+        not log.staging.is_promised(each.write, FIRST_PROMISE)
+        or has_staged(log, follower, each.write, each.size_bytes)
+        for each in log.staging.replica_state()
+    )
+
+
+def has_staged(log: PartitionLog, follower: Follower, write: int, size_bytes: int) -> bool:
+    """True if so much of what a write has staged here is on the follower's disk."""
+    there = follower.copy.staged.get(write)
+    return (
+        there is not None
+        and there.flushed_bytes >= size_bytes
+        and log.staging.agrees(write, there.size_bytes, there.digest)
+    )
