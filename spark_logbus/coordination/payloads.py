@@ -59,7 +59,9 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     the logs that the brokers in ``in_sync`` were known to have, where that is known. ``given_up``
     is the last leader epoch after which that was done: what was lost then may be in logs that other
     brokers have set aside. ``committed`` is an offset up to which all was acknowledged, noted where
-    there is more than one replica.
+    there is more than one replica. ``handed_over`` are the ids of logs that had the lead, or were
+    in sync, before the partition moved away from them, the last few, each with a leader epoch that
+    comes after all that they have.
     """
 
     leader: NonNegative
@@ -73,6 +75,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     replicas: dict[NonNegative, str] = {}
     given_up: NonNegative | None = None
     committed: NonNegative | None = None
+    handed_over: dict[str, NonNegative] = {}
 
 
 class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True, rename={"actor": "by"}):

@@ -36,6 +36,7 @@ _PARTITION_TITLE: Final = "logbus-partition 1"
 _COMPACTION_TITLE: Final = "logbus-compaction 1"
 _TOPIC_CONFIG_TITLE: Final = "logbus-topic-config 1"
 _LOST_OFFSETS_TITLE: Final = "logbus-lost-offsets 1"
+_COPY_TITLE: Final = "logbus-copy 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,12 @@ def write_partition_metadata(
 
 
 def write_first_files(
-    files: FileSystem, directory: Path, metadata: PartitionMetadata, config: Mapping[str, str]
+    files: FileSystem,
+    directory: Path,
+    metadata: PartitionMetadata,
+    config: Mapping[str, str],
+    *,
+    is_copy: bool,
 ) -> None:
     """Writes the files of a log whose directory is not in its place yet, and so need not be
     replaced as a whole. Raises OSError; returns once they, and all names in the directory, are on
@@ -148,11 +154,29 @@ def write_first_files(
     }
     if config:
         texts[names.TOPIC_CONFIG] = checksummed_file(_TOPIC_CONFIG_TITLE, _config_lines(config))
+    if is_copy:
+        texts[names.COPY] = checksummed_file(_COPY_TITLE, ())
     for name, text in texts.items():
         file = files.open(directory / name, create=True)
         file.pwrite(text, 0)
         file.sync()
     files.sync_directory(directory)
+
+
+def is_marked_copy(files: FileSystem, directory: Path) -> bool:
+    """True if the log in the directory is marked as a copy. Raises StorageError."""
+    with storage_errors("look for", directory / names.COPY):
+        return files.exists(directory / names.COPY)
+
+
+def remove_copy_mark(files: FileSystem, directory: Path) -> None:
+    """Has the log in the directory no more marked as a copy, on disk on return. Raises
+    StorageError."""
+    path = directory / names.COPY
+    with storage_errors("remove", path):
+        if files.exists(path):
+            files.remove(path)
+        files.sync_directory(directory)
 
 
 def _metadata_lines(metadata: PartitionMetadata) -> list[str]:

@@ -50,6 +50,7 @@ from spark_logbus.log.partition_directories import (
     PartitionDirectories,
     deleted_log,
     missing_log,
+    other_log,
     too_short_log,
 )
 from spark_logbus.log.producers.states import ProducerCount
@@ -57,6 +58,7 @@ from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.segment.segment import OpenSegments
 from spark_logbus.log.wanted import LogSpec, WantedLog
 from spark_logbus.log.writer_runs import WriterRuns
+from spark_logbus.log_ids import may_be_same_log
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -189,7 +191,10 @@ class LogDirectory:
         A log of another topic with that name (one that was deleted meanwhile) is set aside. The
         errors are ConfigError, StorageError, PartitionOfflineError for a log that is there but
         could not be opened, and LogMissingError for one that is known, by its ``known_end`` or the
-        checkpoint, and is not there or ends earlier.
+        checkpoint, and is not there, ends earlier, or is another log by its ``known_id``.
+
+        A log that is made to follow is marked as a copy on disk, until it is wanted to lead: from
+        then on it may have what no other log of the partition has.
         """
         found: dict[TopicPartition, PartitionLog | LogbusError] = {}
         to_create: list[LogSpec] = []
@@ -198,18 +203,18 @@ class LogDirectory:
             for each in wanted:
                 try:
                     spec = self._spec_of(each)
-                    log = self._log_that_is_there(spec, each.known_end)
+                    log = self._log_that_is_there(spec, each.known_end, each.known_id)
                 except LogbusError as error:
                     found[each.topic_partition] = error
                     continue
                 if log is None:
                     to_create.append(spec)
                 else:
-                    found[each.topic_partition] = self._take(log, spec)
+                    found[each.topic_partition] = self._taken_or_error(log, spec)
             created = self._directories.create_all(to_create) if to_create else []
             for spec, made in zip(to_create, created, strict=True):
                 found[spec.topic_partition] = (
-                    self._take(made, spec) if isinstance(made, PartitionLog) else made
+                    self._taken_or_error(made, spec) if isinstance(made, PartitionLog) else made
                 )
         return found
 
@@ -220,7 +225,15 @@ class LogDirectory:
             self.pause_deletion(wanted.topic_partition, topic_id=wanted.topic_id)
             raise
 
-    def _log_that_is_there(self, spec: LogSpec, known_end: int | None) -> PartitionLog | None:
+    def _taken_or_error(self, log: PartitionLog, spec: LogSpec) -> PartitionLog | StorageError:
+        try:
+            return self._take(log, spec)
+        except StorageError as error:
+            return error
+
+    def _log_that_is_there(
+        self, spec: LogSpec, known_end: int | None, known_id: str
+    ) -> PartitionLog | None:
         """Returns the log, opened if need be; None where it is to be created."""
         topic_partition, topic_id = spec.topic_partition, spec.metadata.topic_id
         self._set_aside_other(topic_partition, topic_id)
@@ -235,6 +248,9 @@ class LogDirectory:
             raise too_short_log(
                 topic_partition, log.directory, end=log.flushed_end, known_end=known_end
             )
+        # A log without an id has lost it for now, on a disk that is full.
+        if known_id and log.log_id is not None and not may_be_same_log(log.log_id, known_id):
+            raise other_log(topic_partition, log, known=known_id)
         return log
 
     def _take(self, log: PartitionLog, spec: LogSpec) -> PartitionLog:

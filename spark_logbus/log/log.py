@@ -61,6 +61,7 @@ class PartitionLog:
         producers: ProducerStateManager,
         epochs: LeaderEpochs,
         log_id: str | None,
+        is_copy: bool = False,
         config: LogConfig,
         environment: LogEnvironment,
         staged: Collection[StagedFile] = (),
@@ -76,6 +77,9 @@ class PartitionLog:
         #: What no other log of the partition is called, nor this one before it may have lost
         #: records; None while its disk refuses to keep one. The log directory's to set.
         self.log_id = log_id
+        #: True if all that is in it was copied from leaders since it was made, and it never led.
+        #: The log directory's to set.
+        self.is_copy = is_copy
         self._writer = LogWriter(
             self._state,
             producers,

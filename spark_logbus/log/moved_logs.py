@@ -43,12 +43,15 @@ class Extent(NamedTuple):
 
 
 class MovedLog(NamedTuple):
-    """A log that was set aside. ``extent`` is None where the directory does not tell it."""
+    """A log that was set aside. ``extent`` is None where the directory does not tell it, and
+    ``log_id`` is empty where it has none. ``is_copy`` is true if it never led."""
 
     topic_partition: TopicPartition
     topic_id: str
     directory: Path
     extent: Extent | None
+    log_id: str
+    is_copy: bool
 
 
 class MovedLogs:
@@ -71,7 +74,9 @@ class MovedLogs:
         with storage_errors("write", path):
             write_atomically(self._files, path, checksummed_file(_TITLE, map(str, extent)))
         directory = self._directories.move_away(log, _moved(log), names.moved_directory)
-        return MovedLog(log.topic_partition, log.topic_id, directory, extent)
+        return MovedLog(
+            log.topic_partition, log.topic_id, directory, extent, log.log_id or "", log.is_copy
+        )
 
     def find(self) -> list[MovedLog]:
         """Returns the logs that are set aside, by name. Raises StorageError."""
@@ -85,6 +90,7 @@ class MovedLogs:
         try:
             metadata = checkpoints.read_partition_metadata(self._files, directory)
             lines = read_checksummed_file(self._files, directory / names.MOVED, _TITLE)
+            is_copy = checkpoints.is_marked_copy(self._files, directory)
         except StorageError as error:
             logger.warning("%s", error)
             return None
@@ -93,7 +99,14 @@ class MovedLogs:
         extent = None
         if lines is not None and len(lines) == 2:
             extent = Extent(*map(int, lines))
-        return MovedLog(metadata.topic_partition, metadata.topic_id, directory, extent)
+        return MovedLog(
+            metadata.topic_partition,
+            metadata.topic_id,
+            directory,
+            extent,
+            metadata.log_id or "",
+            is_copy,
+        )
 
     def delete(self, log: MovedLog) -> None:
         """Deletes a log that is set aside. Raises StorageError; what is left goes by another call,

@@ -10,7 +10,6 @@ reader could notice. So a log that is known to have been there is never made ane
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -46,6 +45,7 @@ from spark_logbus.log.segment.segment import ActiveSegment, create_segment
 from spark_logbus.log.staging.staging import recover_staged
 from spark_logbus.log.view import LogView
 from spark_logbus.log.wanted import LogSpec
+from spark_logbus.log_ids import new_log_id, renewed_log_id
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,6 @@ logger = logging.getLogger(__name__)
 _RECOVERY_THREADS: Final = 4
 # Enough for a disk to sync them together, few enough for the interpreter.
 _PREPARING_THREADS: Final = 16
-_LOG_ID_BYTES: Final = 16
 
 
 class PartitionDirectories:
@@ -178,7 +177,10 @@ class PartitionDirectories:
         """Give the log an id that it never had, on disk on return. Raises StorageError; it has none
         then."""
         log.log_id = None
-        metadata = PartitionMetadata(log.topic_partition, log.topic_id, _new_log_id())
+        before = checkpoints.read_partition_metadata(self._files, log.directory)
+        is_first = before is not None and before.log_id is None  # it is of a release without ids
+        log_id = new_log_id() if is_first else renewed_log_id(before.log_id if before else None)
+        metadata = PartitionMetadata(log.topic_partition, log.topic_id, log_id)
         checkpoints.write_partition_metadata(self._files, log.directory, metadata)
         log.log_id = metadata.log_id
 
@@ -205,7 +207,7 @@ class PartitionDirectories:
         So they are prepared side by side, and their names are synced together.
         """
         wanted = [
-            replace(spec, metadata=replace(spec.metadata, log_id=_new_log_id())) for spec in wanted
+            replace(spec, metadata=replace(spec.metadata, log_id=new_log_id())) for spec in wanted
         ]
         if len(wanted) == 1:
             failures = [self._prepare(wanted[0])]
@@ -243,7 +245,11 @@ class PartitionDirectories:
                 )
                 # It syncs the directory, and so the name of the segment.
                 checkpoints.write_first_files(
-                    self._files, preparing, spec.metadata, spec.topic_config
+                    self._files,
+                    preparing,
+                    spec.metadata,
+                    spec.topic_config,
+                    is_copy=spec.follows,
                 )
         except StorageError as error:
             if isinstance(error.__cause__, OSError):
@@ -287,6 +293,7 @@ class PartitionDirectories:
             producers=ProducerStateManager(topic_partition, self._environment.producers),
             epochs=LeaderEpochs(self._files, directory),
             log_id=spec.metadata.log_id,
+            is_copy=spec.follows,
             config=spec.config,
             environment=self._environment,
         )
@@ -308,7 +315,11 @@ class PartitionDirectories:
 
     def apply(self, log: PartitionLog, spec: LogSpec) -> None:
         """Have the log kept up as its topic wants it, also after the next start. From here on
-        things may be deleted from it."""
+        things may be deleted from it. Raises StorageError if it is to lead and is still marked as
+        a copy: then it must not."""
+        if log.is_copy and not spec.follows:
+            checkpoints.remove_copy_mark(self._files, log.directory)
+            log.is_copy = False
         log.set_follows(spec.follows)
         if log.config != spec.config:
             left_to_the_os = log.config.flush_policy is FlushPolicy.OS
@@ -443,6 +454,7 @@ class PartitionDirectories:
                     self._files, directory, view, expected=metadata.log_id is not None
                 )
                 staged = recover_staged(metadata.topic_partition, directory, self._environment)
+                is_copy = checkpoints.is_marked_copy(self._files, directory)
             except (OSError, StorageError):
                 for segment in view.segments:
                     segment.retire()
@@ -455,14 +467,11 @@ class PartitionDirectories:
             producers=producers,
             epochs=epochs,
             log_id=metadata.log_id,
+            is_copy=is_copy,
             config=config,
             environment=self._environment,
             staged=staged,
         )
-
-
-def _new_log_id() -> str:
-    return secrets.token_hex(_LOG_ID_BYTES)
 
 
 def deleted_log(log: PartitionLog) -> UnknownTopicError:
@@ -490,6 +499,16 @@ def too_short_log(
     return LogMissingError(
         f"Partition {topic_partition} is not served: its log in {directory} ends at offset {end}, "
         f"and reached {known_end} at least. Is it an older copy? {_remedies(topic_partition)}"
+    )
+
+
+def other_log(topic_partition: TopicPartition, log: PartitionLog, *, known: str) -> LogMissingError:
+    """The log that is there is not the one with the id ``known``, which led the partition."""
+    return LogMissingError(
+        f"Partition {topic_partition} is not served: the log in {log.directory} has the id "
+        f"{log.log_id}, and never was the log with the id {known}, which led the partition last. "
+        "Was the directory copied from elsewhere, or the disk emptied? "
+        f"{_remedies(topic_partition)}"
     )
 
 

@@ -18,7 +18,8 @@ _MAX_TOPIC_ID_LENGTH: Final = 64
 @dataclass(frozen=True, slots=True)
 class WantedLog:
     """A partition's log as its topic wants it. ``known_end`` is an offset that this topic's log has
-    reached on disk, and None if it is not known to have had a log.
+    reached on disk, and None if it is not known to have had a log; ``known_id`` is the id that this
+    log had when it led last, and empty where that is not known.
 
     With ``follows`` it starts where its leader's does, so nothing is deleted from it by age or
     size. ``base_offset`` is where it begins if it is made anew.
@@ -30,6 +31,7 @@ class WantedLog:
     known_end: int | None = None
     follows: bool = False
     base_offset: int = 0
+    known_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

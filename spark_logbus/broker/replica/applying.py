@@ -69,7 +69,7 @@ class FollowedLog:
         self.log = log
         self.leader = leader
         self.leader_epoch = leader_epoch
-        #: True if all that is in the log was copied from leaders by this process.
+        #: True if all that is in the log was copied from leaders (see ``PartitionLog.is_copy``).
         self.is_copy = is_copy
         #: What the leader has and this log has not, as it told last; None before that.
         self.remaining_bytes: int | None = None

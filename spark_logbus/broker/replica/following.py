@@ -123,7 +123,7 @@ class Following:
         self._followed: dict[TopicPartition, FollowedLog] = {}
         self._pauses: dict[TopicPartition, _Pause] = {}
         self._failed_moves = FailedMoves(moves, free_disk=self._delete_copy)
-        self._copies: dict[TopicPartition, str] = {}  # topic ids of what was copied here only
+        self._copies: dict[TopicPartition, str] = {}  # topic ids of logs that are copies
         self._fetchers: dict[int, LeaderFetcher] = {}
         self.thread = Periodic(
             "following",
@@ -289,8 +289,7 @@ class Following:
     def _begin(self, wanted: WantedReplica) -> None:
         where = wanted.topic_partition
         try:
-            is_copy = self._copies.get(where) == wanted.topic_id
-            followed = self._opener.open(wanted, is_copy=is_copy)
+            followed = self._opener.open(wanted)
         except CoordinationError as error:
             self._pause(wanted, error)
             return

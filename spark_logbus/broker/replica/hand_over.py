@@ -295,6 +295,7 @@ class HandOvers:
             log_id=copy.log_id,
             end=end,
             since_us=copy.since_us,
+            old_log_id=led.log.log_id or "",
         )
 
     def _settle(self, led: LeaderPartition, lead: HandOver) -> None:

@@ -80,6 +80,9 @@ class Leadership:
             self._change_led(topic_partition, led, ReplicaEvent.HAND_OVER)
             self._notify(topic_partition)
             return True
+        if isinstance(taken, PartitionOfflineError):  # it has led with another log
+            self._change_led(topic_partition, led, ReplicaEvent.OVERTAKE)
+            return True
         if isinstance(taken, LogbusError):
             raise taken.again()
         again = LeaderPartition(led.log, taken.leader_epoch)
@@ -193,12 +196,25 @@ class Leadership:
                     each.record.topic_id,
                     each.record.config,
                     each.state.end or 0 if isinstance(each.state, PartitionState) else None,
+                    known_id=self._known_id(each),
                 )
                 for each in assigned
                 if not isinstance(each.state, CorruptNodeError)
             ]
         )
         return [self._log_or_error(each, found) for each in assigned]
+
+    def _known_id(self, assigned: Assigned) -> str:
+        """Returns the id of the log with which the partition was led last; empty if that is not
+        known, or that log was given up and the one that is here has gone on behind it."""
+        state, log = assigned.state, self._logs.get(assigned.topic_partition)
+        if not isinstance(state, PartitionState) or state.leader != self._broker_id:
+            return ""
+        if {*state.in_sync} - {self._broker_id}:
+            return ""  # others are in sync: they may lead, and this broker learns it in ZooKeeper
+        if log is not None and state.go_on_at is not None and log.flushed_end >= state.go_on_at:
+            return ""
+        return state.replicas.get(state.leader, "")
 
     def _log_or_error(
         self, assigned: Assigned, found: Mapping[TopicPartition, PartitionLog | LogbusError]

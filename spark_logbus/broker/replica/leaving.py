@@ -15,7 +15,7 @@ from spark_logbus.broker.replica.states import Replica, ReplicaEvent, Replicas, 
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.errors import LogbusError
-from spark_logbus.log import Extent, LogDirectory, PartitionLog
+from spark_logbus.log import LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,8 @@ class Leaving:
             case ReplicaState.HELD:
                 leaves = is_here and (not moves or replica.leader is not None)
             case ReplicaState.ABSENT:
-                leaves = is_here and not moves
+                # One that has led is let go before the partition comes back, or kept.
+                leaves = is_here and not (moves and log is not None and log.is_copy)
             case _:
                 leaves = False
         if not leaves:
@@ -105,9 +106,7 @@ class Leaving:
                 self._gone(where, replica)
         if not logs:
             return True
-        reasons = self._old_logs.why_kept(
-            [OldLog(where, log.topic_id, Extent.of(log)) for where, log in logs.items()]
-        )
+        reasons = self._old_logs.why_kept([OldLog.of(log) for log in logs.values()])
         done = True
         for where, log in logs.items():
             replica = self._replicas.get(where)

@@ -3,7 +3,8 @@
 What is here may be the only log of a partition: another broker's disk may be empty, ZooKeeper may
 have been restored from an older state, a move may not have happened for all that is known. So a log
 is set aside only if ZooKeeper says that another broker leads the partition, in an epoch and from an
-end that this log does not go beyond; and deleted only if it says so again, after the time that such
+end that this log does not go beyond, and that this log has handed over the lead on the way there,
+or never had it; and deleted only if it says so again, after the time that such
 logs are kept, while that broker is registered and serves the partition. The time counts from when
 this broker has seen that, in one session with ZooKeeper; a restart begins it anew.
 """
@@ -24,7 +25,8 @@ from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import CoordinationError, LogbusError, StorageError
-from spark_logbus.log import Extent, LogDirectory, MovedLog
+from spark_logbus.log import Extent, LogDirectory, MovedLog, PartitionLog
+from spark_logbus.log_ids import is_same_log
 from spark_logbus.model import TopicPartition
 from spark_logbus.threads import Periodic
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
@@ -37,11 +39,18 @@ _SHORTEST_PAUSE_S: Final = 0.05
 
 class OldLog(NamedTuple):
     """A log here of a partition that another broker leads, or should. ``extent`` is None where it
-    is not known how far it reaches."""
+    is not known how far it reaches. ``is_copy`` is true if it never led."""
 
     topic_partition: TopicPartition
     topic_id: str
     extent: Extent | None
+    log_id: str
+    is_copy: bool
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> OldLog:
+        extent = Extent.of(log)
+        return cls(log.topic_partition, log.topic_id, extent, log.log_id or "", log.is_copy)
 
 
 def why_kept(
@@ -51,10 +60,13 @@ def why_kept(
     *,
     broker_id: int,
     aside: bool = False,
+    was_handed_over: bool = False,
 ) -> str | None:
     """Returns the reason why a log here may be the only one; None if the partition is assigned to
     another broker, and led there with all that this log has. One that is ``aside`` may be needless
-    too because the partition has come back. ``record`` and ``state`` are ZooKeeper's, of now."""
+    too because the partition has come back. ``record`` and ``state`` are ZooKeeper's, of now.
+    ``was_handed_over`` says that the log is known to have handed over the lead in the history that
+    ZooKeeper has."""
     where = log.topic_partition
     if log.extent is None:
         return "it does not say how far it reaches"
@@ -73,6 +85,11 @@ def why_kept(
             f"the log of broker {state.leader} is only known to reach {state.end or 0} in epoch "
             f"{state.leader_epoch}"
         )
+    if not (was_handed_over or log.is_copy or _has_handed_over(log.log_id, log.extent, state)):
+        return (
+            f"it has led in epoch {log.extent.leader_epoch} and ZooKeeper, perhaps restored from "
+            "an older state, knows of no hand-over by it since"
+        )
     if aside and state.given_up is not None and log.extent.leader_epoch <= state.given_up:
         return (
             f"the log of the broker that led the partition in epoch {state.given_up} was given up, "
@@ -80,6 +97,17 @@ def why_kept(
             "needed"
         )
     return None
+
+
+def _has_handed_over(log_id: str, extent: Extent, state: PartitionState) -> bool:
+    """Tells whether a log handed over the lead after all that it has, as ``state`` knows; one that
+    has nothing needs not."""
+    if extent.leader_epoch < 0:
+        return True
+    return any(
+        is_same_log(log_id, each) and extent.leader_epoch < epoch
+        for each, epoch in state.handed_over.items()
+    )
 
 
 class _Seen(NamedTuple):
@@ -128,10 +156,10 @@ class OldLogs:
     def why_kept(self, logs: Sequence[OldLog]) -> dict[TopicPartition, str | None]:
         """Asks ZooKeeper of each log if it may be the only one: the reason, or None. Raises
         CoordinationError."""
-        return self._why_kept(logs, live=None)
+        return self._why_kept(logs, live=None, was_handed_over=False)
 
     def _why_kept(
-        self, logs: Sequence[OldLog], *, live: Collection[int] | None
+        self, logs: Sequence[OldLog], *, live: Collection[int] | None, was_handed_over: bool
     ) -> dict[TopicPartition, str | None]:
         records = self._topics.each_of({each.topic_partition.topic for each in logs})
         states = self._states.states_of({each.topic_partition for each in logs})
@@ -145,6 +173,7 @@ class OldLogs:
                 state,
                 broker_id=self._broker_id,
                 aside=live is not None,
+                was_handed_over=was_handed_over,
             )
             leader = state.leader if isinstance(state, PartitionState) else None
             if reason is None and live is not None and leader not in live:
@@ -208,12 +237,15 @@ class OldLogs:
         seen: dict[Path, _Seen] = {}
         for log in moved:
             # One at a time: there may be several of one partition.
-            old = OldLog(log.topic_partition, log.topic_id, log.extent)
-            why = self._why_kept([old], live=live)[log.topic_partition]
+            old = OldLog(log.topic_partition, log.topic_id, log.extent, log.log_id, log.is_copy)
+            since = self._seen.get(log.directory)
+            # ZooKeeper knows the last hand-overs only. It keeps no session when it goes back.
+            was_seen = since is not None and since.session_id == session_id
+            whys = self._why_kept([old], live=live, was_handed_over=was_seen)
+            why = whys[log.topic_partition]
             if why is not None:
                 self.warn(log.topic_partition, log.directory, why)
                 continue
-            since = self._seen.get(log.directory)
             if since is None or since.session_id != session_id:
                 since = _Seen(session_id, now)
             seen[log.directory] = since

@@ -47,9 +47,9 @@ class LogOpener:
         self._watermarks = watermarks
         self._require_room = require_room
 
-    def open(self, wanted: WantedReplica, *, is_copy: bool) -> FollowedLog | None:
+    def open(self, wanted: WantedReplica) -> FollowedLog | None:
         """Returns the log, ready to follow its leader's; None if the partition has no leader yet,
-        or is led here soon. ``is_copy``: what is in it was copied by this process.
+        or is led here soon.
 
         Raises CoordinationError, NotToBeFollowedError, and what the disk refuses.
         """
@@ -65,7 +65,7 @@ class LogOpener:
             )
         self._watermarks.follow(where, 0)
         try:
-            log, is_new = self._log_of(wanted, state)
+            log = self._log_of(wanted, state)
         except BaseException:
             self._watermarks.lead(where)
             raise
@@ -84,19 +84,15 @@ class LogOpener:
             leader_epoch=state.leader_epoch,
             logs=self._logs,
             watermarks=self._watermarks,
-            is_copy=is_copy or is_new,
+            is_copy=log.is_copy,
             require_room=lambda size_bytes: self._require_room(wanted, size_bytes),
         )
 
-    def _log_of(self, wanted: WantedReplica, state: PartitionState) -> tuple[PartitionLog, bool]:
-        """Returns the log, and whether it is new: all that will be in it is a copy."""
+    def _log_of(self, wanted: WantedReplica, state: PartitionState) -> PartitionLog:
         where = wanted.topic_partition
-        before = self._logs.get(where)
-        is_new = before is None or before.topic_id != wanted.topic_id
         log = self._logs.ensure_all([wanted_log(wanted)])[where]
         if isinstance(log, PartitionOfflineError):  # what is there is kept, whatever it is
             log = self._logs.start_over(wanted_log(wanted), keep_files=True)
-            is_new = True
         if isinstance(log, LogbusError):
             raise log.again()
         if log.epochs.latest > state.leader_epoch:
@@ -106,13 +102,17 @@ class LogOpener:
                 f"{state.leader_epoch}. Was ZooKeeper restored from an older state? Move that "
                 "directory away while the broker is stopped, if its records are not needed."
             )
+        if wanted.move is not None and not log.is_copy:
+            # It may have led since ZooKeeper's state was saved, and be the only one with what it
+            # took then.
+            log = self._logs.start_over(wanted_log(wanted), keep_files=True)
         if log.damaged:
             # A crash tore what was not flushed, and the leader has it: it is copied again.
             if log.damaged[0].start > log.ends().log_start_offset:
                 log.truncate_to(log.damaged[0].start, below_watermark=True)
             else:
                 log = self._logs.start_over(wanted_log(wanted), keep_files=True)
-        return log, is_new and not log.ends().log_end_offset
+        return log
 
 
 def wanted_log(wanted: WantedReplica) -> WantedLog:

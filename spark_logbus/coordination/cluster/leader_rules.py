@@ -14,7 +14,8 @@ import msgspec
 
 from spark_logbus.coordination.cluster.topic_records import LeadershipClaim
 from spark_logbus.coordination.payloads import PartitionState
-from spark_logbus.errors import InvalidRequestError, NotLeaderError
+from spark_logbus.errors import InvalidRequestError, LogMissingError, NotLeaderError
+from spark_logbus.log_ids import may_be_same_log
 from spark_logbus.model import TopicPartition
 
 
@@ -23,7 +24,7 @@ class Ruling(NamedTuple):
     it is."""
 
     state: PartitionState | None
-    refusal: NotLeaderError | None = None
+    refusal: NotLeaderError | LogMissingError | None = None
 
 
 #: Answers a claim to lead a partition, of which this is the state; None: it was never led.
@@ -40,6 +41,8 @@ def leads_on(broker_id: int) -> Rule:
         if now.leader != broker_id:
             return Ruling(None, _is_led_by_another(claim, now, broker_id))
         if {*now.in_sync} <= {broker_id}:  # what it lacks, nobody has
+            if (other := _other_log(claim, now, broker_id)) is not None:
+                return Ruling(None, other)
             members = [broker_id]
         elif (flaw := _flaw(claim, now, broker_id)) is not None:
             return Ruling(_without_claimant(claim, now, broker_id), flaw)
@@ -165,6 +168,25 @@ def _led(
         replicas=replicas,
         given_up=_given_up(now),
         committed=_sooner(now.committed, claim.end),
+        handed_over=now.handed_over,
+    )
+
+
+def _other_log(
+    claim: LeadershipClaim, now: PartitionState, broker_id: int
+) -> LogMissingError | None:
+    """Says that the claimed log never was the one that is in sync alone, if that is known and that
+    was not given up."""
+    where, has = claim.topic_partition, now.replicas.get(broker_id, "")
+    if not (claim.log_id and has) or now.go_on_at is not None:
+        return None
+    if may_be_same_log(claim.log_id, has):
+        return None
+    return LogMissingError(
+        f"Broker {broker_id} cannot lead {where}: its log has the id {claim.log_id}, and never was "
+        f"the one with the id {has}, which led last. Put the directory of that log in its place "
+        "and restart the broker; or, if that is lost, give it up: logbus topics give-up "
+        f"{where.topic} --partition {where.partition}."
     )
 
 

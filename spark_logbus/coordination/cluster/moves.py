@@ -38,6 +38,8 @@ from spark_logbus.zookeeper.transactions import Check, Operation, SetData
 
 MAX_MOVES: Final = 1_000  # of one topic, as each change of one writes them all
 _MAX_ERROR_BYTES: Final = 300
+# So many hand-overs of a partition are known: the logs before are deleted after an hour as a rule.
+_MAX_HANDED_OVER: Final = 16
 
 _READ = Node(b"", 0, 0, (0, 0))
 _Change = Callable[[TopicPayload], TopicPayload]
@@ -53,7 +55,7 @@ class HandOver(NamedTuple):
 
     ``log_id`` is of the new broker's log, which has everything before ``end`` on its disk.
     ``since_us`` says in which move it has told so, None: in none, as it is in sync and stays where
-    it is.
+    it is. ``old_log_id`` is of the leader's own log.
     """
 
     topic_partition: TopicPartition
@@ -64,6 +66,7 @@ class HandOver(NamedTuple):
     log_id: str
     end: int
     since_us: int | None
+    old_log_id: str = ""
 
 
 class PartitionMoves:
@@ -196,6 +199,7 @@ class PartitionMoves:
                 leader=lead.to,
                 leader_epoch=now.leader_epoch + 1,
                 end=max(lead.end, now.end or 0),
+                handed_over=_handed_over(now, members, lead),
             )
             with lost.noting(state):
                 self._nodes.transact(description, [*writes, *read.write(state)], deadline=deadline)
@@ -248,7 +252,9 @@ class PartitionMoves:
             if read.state in lost:
                 return read.state
             _require_lead(read, lead)
-            state, writes = _to_mover(read, lead, since_us)
+            members, writes = _to_mover(read, lead, since_us)
+            handed_over = _handed_over(read.state, members, lead)
+            state = msgspec.structs.replace(members, handed_over=handed_over)
             with lost.noting(state):
                 self._nodes.transact(
                     f"finish the move of {where}", [*writes, *read.write(state)], deadline=deadline
@@ -336,6 +342,17 @@ def _to_mover(
             f"{_brokers(read.state.in_sync)} are in sync."
         )
     return members, [read.arrive(move.to)]
+
+
+def _handed_over(now: PartitionState, after: PartitionState, lead: HandOver) -> dict[str, int]:
+    """Returns the logs that had the lead or were in sync until the partition moved away from them,
+    those of now the last. All that they have is in the history that goes on."""
+    left = {each: log_id for each, log_id in now.replicas.items() if each not in after.in_sync}
+    if lead.old_log_id and lead.leader not in after.in_sync:
+        left[lead.leader] = lead.old_log_id
+    new = {log_id: now.leader_epoch + 1 for log_id in left.values() if log_id}
+    kept = {each: epoch for each, epoch in now.handed_over.items() if each not in new}
+    return dict(sorted({**kept, **new}.items(), key=lambda each: each[1])[-_MAX_HANDED_OVER:])
 
 
 def _is_with(lead: HandOver, now: PartitionState) -> bool:

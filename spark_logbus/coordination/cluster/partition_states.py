@@ -39,6 +39,7 @@ from spark_logbus.coordination.payloads import PartitionState, decode, encode
 from spark_logbus.errors import (
     InvalidRequestError,
     LogbusError,
+    LogMissingError,
     NotLeaderError,
     UnknownTopicError,
 )
@@ -53,7 +54,9 @@ from spark_logbus.zookeeper.unreadable import CorruptNodeError
 MAX_CLAIMS: Final = 250
 _NOT_LED: Final = "Its partition is not led."
 
-LeadResult = PartitionState | UnknownTopicError | NotLeaderError | CorruptNodeError
+LeadResult = (
+    PartitionState | UnknownTopicError | NotLeaderError | LogMissingError | CorruptNodeError
+)
 
 
 class PartitionStates:
@@ -152,7 +155,8 @@ class PartitionStates:
         UnknownTopicError, also when the topic of that name has another id; NotLeaderError when
         the partition is not assigned to the broker, when another leads it, or when others are in
         sync and the broker's log is not the one that is, or lacks what was acknowledged: then the
-        broker is in sync no more, so that another can be elected; CorruptNodeError, reported, when
+        broker is in sync no more, so that another can be elected; LogMissingError when it was in
+        sync alone, with another log; CorruptNodeError, reported, when
         nobody can say in which epoch it is. Conditional on the states that were read and on the
         topics' nodes, so two brokers never get the same epoch and a deleted topic gets no leader.
         """

@@ -21,6 +21,7 @@
         compaction                         up to where the log was compacted, and when
         lost-offsets                       ranges of offsets whose records were given up
         leader-epochs                      the leader epochs of its records, see epochs.py
+        copy                               present as long as it never led, see LogDirectory
         0000000000000000.staged            record batches of one atomic write, not yet in the log
       <topic id>-<partition>.creating/     not yet a log; removed at open
       <topic id>-<partition>.deleted/      no longer a log; removed at open
@@ -51,10 +52,11 @@ FLUSH_FAILED: Final = "flush-failed"
 COMPACTION: Final = "compaction"
 LOST_OFFSETS: Final = "lost-offsets"
 LEADER_EPOCHS: Final = "leader-epochs"
+COPY: Final = "copy"
 MOVED: Final = "moved"
 _OTHER_FILES: Final = (
     PARTITION_METADATA, TOPIC_CONFIG, FLUSH_FAILED, COMPACTION, LOST_OFFSETS, LEADER_EPOCHS,
-    MOVED,
+    COPY, MOVED,
 )  # fmt: skip
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"

@@ -82,7 +82,7 @@ class Cluster:
         assert self.state == PartitionState(1, 0, [1], 7, replicas={1: "old"})
 
 
-HANDED_OVER = PartitionState(2, 1, [2], 40, replicas={2: "new"})
+HANDED_OVER = PartitionState(2, 1, [2], 40, replicas={2: "new"}, handed_over={"old": 1})
 
 
 @pytest.fixture

@@ -29,11 +29,13 @@ from spark_logbus.errors import (
     ConfigError,
     InvalidNameError,
     InvalidRequestError,
+    LogMissingError,
     NotLeaderError,
     TopicExistsError,
     UnknownTopicError,
 )
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
+from spark_logbus.log_ids import new_log_id, renewed_log_id
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from spark_logbus.zookeeper.nodes import Nodes
@@ -278,6 +280,28 @@ class TestLeaders:
         assert isinstance(found[moved], NotLeaderError)
         assert found[kept] == PartitionState(1, 0, [1])
         assert partition_states.states("orders")[0] == led
+
+    def test_a_log_of_another_id_is_not_led(
+        self, topics: TopicRegistry, partition_states: PartitionStates
+    ) -> None:
+        create(topics, "orders")
+        where, led = TopicPartition("orders", 0), new_log_id()
+        claim = LeadershipClaim(where, end=3, log_id=led)
+        partition_states.lead_all([claim], broker_id=1)
+        before = partition_states.states("orders")
+        other = replace(claim, log_id=new_log_id())
+        refused = partition_states.lead_all([other], broker_id=1)[where]
+        assert isinstance(refused, LogMissingError)
+        assert led in str(refused)
+        assert other.log_id in str(refused)
+        assert partition_states.states("orders") == before
+        for log_id in (renewed_log_id(led), renewed_log_id(None), ""):  # "": not known for now
+            again = replace(claim, log_id=log_id)
+            taken = partition_states.lead_all([again], broker_id=1)[where]
+            assert isinstance(taken, PartitionState)
+        # What an earlier release wrote says nothing of ids.
+        taken = partition_states.lead_all([other], broker_id=1)[where]
+        assert isinstance(taken, PartitionState)
 
     def test_the_id_of_the_log_is_noted_with_the_lead(
         self, topics: TopicRegistry, partition_states: PartitionStates

@@ -147,7 +147,8 @@ def test_the_lead_goes_to_a_follower_that_has_everything_on_its_disk(handing: Ha
     log = handing.log
     handing.tell(3)
     handing.look()
-    assert handing.moves.done == [HandOver(T0, TOPIC_ID, LEADER, EPOCH, FOLLOWER, LOG_ID, 3, 1)]
+    lead = HandOver(T0, TOPIC_ID, LEADER, EPOCH, FOLLOWER, LOG_ID, 3, 1, log.log_id or "")
+    assert handing.moves.done == [lead]
     assert not handing.leads
     assert handing.followers.was_handed_over(T0, TOPIC_ID, FOLLOWER)
     assert not handing.followers.all()

@@ -22,6 +22,7 @@ from spark_logbus.broker.replica.states import ReplicaState
 from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.errors import BrokerUnavailableError, LogbusError
 from spark_logbus.log import PartitionLog
+from spark_logbus.log_ids import renewed_log_id
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
 from tests.fakes.broker_parts import T0, logs_in, record_batch
@@ -52,8 +53,15 @@ def log_here(following: Following, *, epoch: int = 4, records: int = 10) -> Part
     return log
 
 
+def handed_over_by(log: PartitionLog, *, epoch: int = 5, end: int = 10) -> PartitionState:
+    """The state of a partition that moved away from here, in that epoch."""
+    return msgspec.structs.replace(
+        LED_THERE, leader_epoch=epoch, end=end, handed_over={log.log_id or "": epoch}
+    )
+
+
 def test_a_log_that_is_another_brokers_is_set_aside_at_the_start(following: Following) -> None:
-    log_here(following)
+    following.topics.known[T0] = handed_over_by(log_here(following))
     following.tell(brokers=(2,))
     wait_until(lambda: following.logs.directory.moved.find())
     wait_until(lambda: following.state() is ReplicaState.ABSENT)
@@ -68,6 +76,8 @@ def test_a_log_that_is_another_brokers_is_set_aside_at_the_start(following: Foll
         (4, 10, msgspec.structs.replace(LED_THERE, refused="Its log is gone.")),
         (4, 10, msgspec.structs.replace(LED_THERE, leader=1)),
         (4, 10, None),
+        # ZooKeeper went back to before a move to here, and the old leader has come further.
+        (4, 10, msgspec.structs.replace(LED_THERE, leader_epoch=50, end=1_000)),
     ],
 )
 def test_a_log_that_may_be_the_only_one_stays_in_its_place(
@@ -86,7 +96,7 @@ def test_a_log_that_may_be_the_only_one_stays_in_its_place(
     assert following.state() is ReplicaState.MOVED
     assert following.logs.directory.get(T0) is log
     assert log.deletion_paused
-    following.topics.known[T0] = msgspec.structs.replace(LED_THERE, leader_epoch=9, end=20)
+    following.topics.known[T0] = handed_over_by(log, epoch=9, end=20)
     wait_until(lambda: following.logs.directory.moved.find())
 
 
@@ -105,10 +115,68 @@ def test_a_partition_whose_log_may_be_the_only_one_does_not_move_here(
     )
     assert following.logs.directory.get(T0) is log
     following.tell(brokers=(2,))
-    following.topics.known[T0] = msgspec.structs.replace(LED_THERE, leader_epoch=9, end=20)
+    following.topics.known[T0] = handed_over_by(log, epoch=9, end=20)
     following.tell(brokers=(2,), moves={0: MovePayload(to=[1], since_us=2)})
     wait_until(lambda: following.state() is ReplicaState.FOLLOWING)
     assert following.logs.directory.get(T0) is not log
+
+
+def test_a_log_that_has_led_is_let_go_before_its_partition_comes_back(
+    following: Following,
+) -> None:
+    """The broker died when it had handed over the lead, and is to get it again."""
+    log = log_here(following)
+    following.topics.known[T0] = handed_over_by(log)
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.state() is ReplicaState.FOLLOWING)
+    assert following.logs.directory.get(T0) is not log
+    (moved,) = following.logs.directory.moved.find()
+    assert moved.log_id == log.log_id
+
+
+def test_only_a_copy_is_copied_into(following: Following) -> None:
+    """What has led in another history is kept, and the partition stays where it is."""
+    log = log_here(following)
+    following.topics.known[T0] = msgspec.structs.replace(LED_THERE, leader_epoch=50, end=1_000)
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.topics.failed)
+    assert "knows of no hand-over by it" in following.topics.failed[T0]
+    assert following.logs.directory.get(T0) is log
+    assert log.ends().log_end_offset == 10
+
+
+def test_a_copy_is_one_after_a_restart_too(following: Following) -> None:
+    following.tell(brokers=(2,), moves={0: HERE})
+    wait_until(lambda: following.state() is ReplicaState.FOLLOWING)
+    log = following.logs.directory.get(T0)
+    assert log is not None
+    following.stop()
+    following.logs.restart()
+    again = following.logs.directory.get(T0)
+    assert again is not None
+    assert again is not log
+    assert again.is_copy
+    ensure_one(following.logs.directory, T0, topic_id=OLD, config={})  # it is to lead
+    following.logs.restart()
+    led = following.logs.directory.get(T0)
+    assert led is not None
+    assert not led.is_copy
+    assert led.log_id == log.log_id
+
+
+def test_a_log_that_never_was_the_one_that_led_is_refused(following: Following) -> None:
+    """The disk was emptied and has a copy of something else, say."""
+    log = log_here(following)
+    other = PartitionState(1, 5, [1], end=10, replicas={1: "0f" * 16})
+    following.topics.known[T0] = other
+    following.tell(brokers=(1,))
+    wait_until(lambda: following.state() is ReplicaState.REFUSED)
+    error = following.replica_manager.refused()[T0]
+    assert f"has the id {log.log_id}, and never was the log with the id {'0f' * 16}" in str(error)
+    before = renewed_log_id(log.log_id)  # a crash came since, under flush.policy=os
+    following.topics.known[T0] = msgspec.structs.replace(other, replicas={1: before})
+    following.tell(brokers=(1,))
+    wait_until(following.leads)
 
 
 def test_a_partition_that_moved_away_is_led_no_more(following: Following) -> None:
@@ -119,7 +187,7 @@ def test_a_partition_that_moved_away_is_led_no_more(following: Following) -> Non
     log.append_as_leader(record_batch(10), leader_epoch=0)
     log.flush()
     following.moved.clear()
-    following.topics.known[T0] = LED_THERE
+    following.topics.known[T0] = handed_over_by(log)
     following.tell(brokers=(2,))
     wait_until(lambda: following.logs.directory.moved.find())
     assert not following.leads()
@@ -229,7 +297,7 @@ def test_a_log_of_a_later_epoch_than_zookeeper_knows_is_not_written_over(
     log = log_here(following, epoch=9)
     following.tell(brokers=(2,), moves={0: HERE})
     wait_until(lambda: following.topics.failed)
-    assert "was led in epoch 9, and ZooKeeper knows of none after 5" in following.topics.failed[T0]
+    assert "it reaches offset 10 in leader epoch 9" in following.topics.failed[T0]
     assert log.ends().log_end_offset == 10
 
 

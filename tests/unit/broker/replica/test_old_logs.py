@@ -19,6 +19,7 @@ from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import CoordinationError, StorageError
 from spark_logbus.log import Extent, MovedLog
+from spark_logbus.log_ids import renewed_log_id
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 from tests.builders.record_batches import record_batch
@@ -27,14 +28,45 @@ from tests.fakes.broker_parts import TOPIC_ID, Logs, logs_in
 HERE, THERE = 1, 2
 T0 = TopicPartition("t", 0)
 RECORD = TopicRecord("t", TOPIC_ID, {0: [THERE]}, {})
-STATE = PartitionState(leader=THERE, leader_epoch=8, in_sync=[THERE], end=10)
-LOG = OldLog(T0, TOPIC_ID, Extent(leader_epoch=7, end=10))
+ID, OTHER_ID = "1d" * 16, "0e" * 16
+STATE = PartitionState(
+    leader=THERE, leader_epoch=8, in_sync=[THERE], end=10, handed_over={OTHER_ID: 5, ID: 8}
+)
+LOG = OldLog(T0, TOPIC_ID, Extent(leader_epoch=7, end=10), ID, is_copy=False)
 
 
 def test_a_log_that_the_leader_has_as_a_whole_is_not_kept() -> None:
     assert why_kept(LOG, RECORD, STATE, broker_id=HERE) is None
-    even = LOG._replace(extent=Extent(8, 10))
-    assert why_kept(even, RECORD, STATE, broker_id=HERE) is None
+    copy = LOG._replace(extent=Extent(8, 10), log_id=OTHER_ID, is_copy=True)
+    assert why_kept(copy, RECORD, STATE, broker_id=HERE) is None
+    without_records = LOG._replace(extent=Extent(-1, 0), log_id="")
+    assert why_kept(without_records, RECORD, STATE, broker_id=HERE) is None
+
+
+def test_a_log_that_may_have_lost_records_since_is_known_for_the_one_before() -> None:
+    renewed = LOG._replace(log_id=renewed_log_id(ID))
+    assert why_kept(renewed, RECORD, STATE, broker_id=HERE) is None
+    lost = LOG._replace(log_id=renewed_log_id(None))
+    assert why_kept(lost, RECORD, STATE, broker_id=HERE) is not None
+
+
+@pytest.mark.parametrize(
+    ("log", "handed_over"),
+    [
+        (LOG, {}),  # also a state that an earlier release wrote
+        (LOG, {OTHER_ID: 8}),
+        (LOG, {ID: 7}),  # it has led again since, in a history that ZooKeeper knows no more
+        (LOG._replace(log_id=""), {ID: 8}),
+    ],
+)
+def test_a_log_that_led_in_another_history_is_kept(
+    log: OldLog, handed_over: dict[str, int]
+) -> None:
+    """ZooKeeper went back to before a move, and its old leader has come further since."""
+    state = msgspec.structs.replace(STATE, leader_epoch=50, end=1_000, handed_over=handed_over)
+    assert "knows of no hand-over by it" in (why_kept(log, RECORD, state, broker_id=HERE) or "")
+    assert why_kept(log, RECORD, state, broker_id=HERE, aside=True) is not None
+    assert why_kept(log, RECORD, state, broker_id=HERE, was_handed_over=True) is None
 
 
 @pytest.mark.parametrize(
@@ -76,9 +108,14 @@ def test_a_partition_that_came_back_needs_no_log_that_was_set_aside() -> None:
 
 def test_what_was_set_aside_before_its_leaders_log_was_given_up_is_kept() -> None:
     """Records that were lost may be there: the new leader's disk failed after the move, say."""
-    state = msgspec.structs.replace(STATE, leader_epoch=9, end=1_000, given_up=8)
+    handed_over = {ID: 8}
+    state = msgspec.structs.replace(
+        STATE, leader_epoch=9, end=1_000, given_up=8, handed_over=handed_over
+    )
     assert "was given up" in (why_kept(LOG, RECORD, state, broker_id=HERE, aside=True) or "")
     later = LOG._replace(extent=Extent(leader_epoch=9, end=1_000))
+    state.handed_over[ID] = 10
+    state = msgspec.structs.replace(state, leader_epoch=10)
     assert why_kept(later, RECORD, state, broker_id=HERE, aside=True) is None
     assert why_kept(LOG, RECORD, state, broker_id=HERE) is None, "it may be set aside"
 
@@ -89,9 +126,6 @@ class World:
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
         self.records: dict[str, TopicRecord | CorruptNodeError | None] = {"t": RECORD}
-        self.partition_states: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {
-            T0: STATE
-        }
         self.brokers = [THERE]
         self.session = SimpleNamespace(session_id=1, state=SessionState.CONNECTED)
         self.old_logs = OldLogs(
@@ -104,9 +138,18 @@ class World:
             clock=logs.clock,
             retention_ms=3_600_000,
         )
-        log = logs.lead(T0)
-        log.append_as_leader(record_batch(10), leader_epoch=7)
+        self.state = STATE
+        self.partition_states: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {}
+        self.set_aside(10, leader_epoch=7)
+
+    def set_aside(self, records: int, *, leader_epoch: int) -> None:
+        """Sets aside a log with records, which has handed over the lead as ZooKeeper knows."""
+        log = self.logs.lead(T0)
+        log.append_as_leader(record_batch(records), leader_epoch=leader_epoch)
         log.flush()
+        handed_over = {**self.state.handed_over, log.log_id or "": leader_epoch + 1}
+        self.state = msgspec.structs.replace(self.state, handed_over=handed_over)
+        self.partition_states[T0] = self.state
         self.old_logs.set_aside(T0, TOPIC_ID)
 
     def each_of(self, names: Iterable[str]) -> dict[str, TopicRecord | CorruptNodeError | None]:
@@ -155,10 +198,12 @@ def test_another_session_with_zookeeper_begins_the_hour_anew(world: World) -> No
 
 def test_what_zookeeper_says_otherwise_meanwhile_begins_the_hour_anew(world: World) -> None:
     assert world.look_after(0)
-    world.partition_states[T0] = msgspec.structs.replace(STATE, end=9)  # restored from a backup
+    world.partition_states[T0] = msgspec.structs.replace(
+        world.state, end=9
+    )  # restored from a backup
     assert world.look_after(3_600)
     assert world.look_after(36_000)
-    world.partition_states[T0] = STATE
+    world.partition_states[T0] = world.state
     assert world.look_after(3_600)
     assert not world.look_after(3_600)
 
@@ -178,6 +223,21 @@ def test_it_stays_while_zookeeper_is_away(world: World) -> None:
     assert world.look_after(3_600)
     world.session.state = SessionState.CONNECTED
     assert not world.look_after(0)
+
+
+def test_one_that_was_seen_stays_needless_when_later_hand_overs_take_its_place(
+    world: World,
+) -> None:
+    """A partition may go to and fro often within the hour, and ZooKeeper knows the last few."""
+    assert world.look_after(0)
+    later = msgspec.structs.replace(world.state, handed_over={OTHER_ID: 30}, leader_epoch=30)
+    world.partition_states[T0] = later
+    world.session.session_id = 2
+    assert world.look_after(3_600), "ZooKeeper may have gone back meanwhile"
+    world.partition_states[T0] = world.state
+    assert world.look_after(0)
+    world.partition_states[T0] = later
+    assert not world.look_after(3_600)
 
 
 def test_a_restart_begins_the_hour_anew(world: World, tmp_path: Path) -> None:
@@ -212,10 +272,7 @@ def test_why_logs_are_kept_is_said_once_of_each(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Logs of one partition have reasons of their own."""
-    log = world.logs.lead(T0)
-    log.append_as_leader(record_batch(20), leader_epoch=8)
-    log.flush()
-    world.old_logs.set_aside(T0, TOPIC_ID)
+    world.set_aside(20, leader_epoch=8)
     directories = [each.directory for each in world.logs.directory.moved.find()]
     assert len(directories) == 2
     world.records["t"] = None
@@ -229,10 +286,7 @@ def test_why_logs_are_kept_is_said_once_of_each(
 def test_one_that_the_disk_does_not_let_go_holds_up_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = world.logs.lead(T0)
-    log.append_as_leader(record_batch(10), leader_epoch=7)
-    log.flush()
-    world.old_logs.set_aside(T0, TOPIC_ID)
+    world.set_aside(10, leader_epoch=7)
     moved = world.logs.directory.moved
     stuck, _ = moved.find()
     delete = moved.delete
