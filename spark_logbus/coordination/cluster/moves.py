@@ -29,7 +29,7 @@ from spark_logbus.coordination.payloads import (
     TopicPayload,
     encode,
 )
-from spark_logbus.errors import InvalidRequestError
+from spark_logbus.errors import BrokerUnavailableError, InvalidRequestError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import LostReplies, Node, Nodes
@@ -175,6 +175,7 @@ class PartitionMoves:
         Raises MoveEndedError when the move was cancelled, the lead is not the caller's, or others
         to which the partition moves are not in sync; or, in no move, when the broker is not in
         sync or not live: nothing was written then, or another's word stands. UnknownTopicError.
+        BrokerUnavailableError when the broker to which it moves is not registered.
         CoordinationError: nobody knows if it was done, and the caller takes no append before
         ``settle`` has said it.
         """
@@ -194,6 +195,7 @@ class PartitionMoves:
                 members, writes = self._to_member(read, lead, deadline)
             else:
                 members, writes = _to_mover(read, lead, lead.since_us)
+                writes.append(self._check_lives(lead, deadline))
             state = msgspec.structs.replace(
                 members,
                 leader=lead.to,
@@ -226,6 +228,19 @@ class PartitionMoves:
                 "sync with that log, or does not live."
             )
         return now, [read.check_topic(), Check(path, broker.version)]
+
+    def _check_lives(self, lead: HandOver, deadline: Deadline) -> Operation:
+        """Returns the condition that the new broker is registered: one that has just died would
+        have the lead, and nobody could append until it comes back."""
+        path = paths.broker(lead.to)
+        broker = self._nodes.get(path, deadline=deadline)
+        if broker is None:
+            raise BrokerUnavailableError(
+                f"{lead.topic_partition} is not handed over to broker {lead.to}, which is not "
+                f"registered in ZooKeeper. Broker {lead.leader} leads on, and the move stands "
+                "until that broker is back or the move is cancelled."
+            )
+        return Check(path, broker.version)
 
     def finish(
         self,

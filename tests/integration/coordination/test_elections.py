@@ -36,6 +36,7 @@ from spark_logbus.errors import (
     UnknownTopicError,
 )
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
+from spark_logbus.log_ids import new_log_id, renewed_log_id
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from spark_logbus.zookeeper.nodes import ConflictError, Nodes
@@ -215,9 +216,11 @@ class TestLeadingOn:
         assert replicated.state == LED
 
     def test_a_log_that_was_in_sync_alone_leads_with_another_id(self, cluster: Cluster) -> None:
-        cluster.create(state=unchanged(in_sync=[1], replicas={1: "log-1"}))
-        led = cluster.lead(cluster.claim(1, log_id="anew", end=5), 1)
-        assert led == PartitionState(1, 5, [1], 9, replicas={1: "anew"}, committed=5)
+        before = new_log_id()
+        anew = renewed_log_id(before)
+        cluster.create(state=unchanged(in_sync=[1], replicas={1: before}))
+        led = cluster.lead(cluster.claim(1, log_id=anew, end=5), 1)
+        assert led == PartitionState(1, 5, [1], 9, replicas={1: anew}, committed=5)
 
     def test_states_of_earlier_releases(self, cluster: Cluster) -> None:
         cluster.create(state=None)
@@ -536,9 +539,13 @@ class TestArrived:
     MOVE = MovePayload(to=[4, 2], since_us=5)
 
     @pytest.fixture(autouse=True)
-    def moving(self, cluster: Cluster) -> None:
+    def moving(self, opened: Session, cluster: Cluster) -> Iterator[None]:
+        registry = BrokerRegistry(opened)
+        registry.register(BrokerAddress(4, "127.0.0.1", 9), version="1")
         cluster.create()
         cluster.assign({0: [1, 2, 3]}, {0: self.MOVE})
+        yield
+        registry.deregister()
 
     def lead(self, cluster: Cluster, *, to: int = 4, log_id: str = "log-4") -> HandOver:
         return HandOver(T0, cluster.topic_id, 1, 4, to, log_id, 12, 5)
@@ -557,8 +564,9 @@ class TestArrived:
         handed = cluster.moves.hand_over(self.lead(cluster))
         assert handed == cluster.state
         assert handed == PartitionState(
-            4, 5, [4, 2], 12, replicas={4: "log-4", 2: "log-2"}, committed=7
-        )
+            4, 5, [4, 2], 12,
+            replicas={4: "log-4", 2: "log-2"}, committed=7, handed_over={"log-1": 5, "log-3": 5},
+        )  # fmt: skip
         record = cluster.topics.get("orders")
         assert record is not None
         assert (record.partitions, record.moves) == ({0: [4, 2]}, {})
@@ -584,7 +592,11 @@ class TestArrived:
         cluster.change(add={4: "log-4"})
         done = self.finish(cluster, 6)
         assert done == cluster.state
-        assert done == unchanged(in_sync=[4, 1], replicas={1: "log-1", 4: "log-4"})
+        assert done == unchanged(
+            in_sync=[4, 1],
+            replicas={1: "log-1", 4: "log-4"},
+            handed_over={"log-2": 5, "log-3": 5},
+        )
         record = cluster.topics.get("orders")
         assert record is not None
         assert (record.partitions, record.moves) == ({0: [4, 1]}, {})

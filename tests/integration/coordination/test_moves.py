@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from spark_logbus.coordination.cluster.topic_records import (
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.errors import (
+    BrokerUnavailableError,
     CoordinationError,
     InvalidRequestError,
     LogbusError,
@@ -35,7 +37,7 @@ from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 from spark_logbus.zookeeper.nodes import ConflictError, Nodes
-from spark_logbus.zookeeper.transactions import Operation
+from spark_logbus.zookeeper.transactions import Create, Delete, Operation
 from tests.helpers import wait_until
 from tests.servers.zookeeper import MULTI, Proxy, allow, forbid, put, session
 
@@ -55,6 +57,10 @@ class Cluster:
         self.moves = PartitionMoves(session)
         self.topic_id = topic_id
         if not topic_id:
+            nodes = Nodes(session)
+            nodes.ensure("/brokers/ids")
+            live = [Create(f"/brokers/ids/{each}") for each in (1, 2, 3)]
+            nodes.transact("register brokers", live, deadline=session.deadline())
             self.create()
 
     def create(self) -> None:
@@ -178,6 +184,33 @@ class TestBegin:
 
 
 class TestEnd:
+    def test_a_broker_that_is_gone_does_not_get_the_lead(
+        self, cluster: Cluster, opened: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        nodes = Nodes(opened)
+
+        def end_broker_2() -> None:
+            gone = [Delete("/brokers/ids/2")]
+            nodes.transact("end broker 2", gone, deadline=opened.deadline())
+
+        cluster.moves.begin("orders", {0: TO_2})
+        transact = Nodes.transact
+
+        def die_first(own: Nodes, *args: Any, **fields: Any) -> None:
+            monkeypatch.undo()  # once
+            end_broker_2()
+            transact(own, *args, **fields)
+
+        monkeypatch.setattr(Nodes, "transact", die_first)  # after the leader has seen it live
+        for _ in range(2):
+            with pytest.raises(BrokerUnavailableError, match="broker 2, which is not registered"):
+                cluster.moves.hand_over(cluster.lead())
+            assert not cluster.moves.settle(cluster.lead())
+            cluster.require_nothing_changed()
+            assert cluster.record.moves == {0: TO_2}
+        nodes.transact("start it", [Create("/brokers/ids/2")], deadline=opened.deadline())
+        assert cluster.moves.hand_over(cluster.lead()) == HANDED_OVER
+
     def test_a_cancelled_move_is_never_handed_over(self, cluster: Cluster) -> None:
         cluster.moves.begin("orders", {0: TO_2, 1: TO_3})
         assert cluster.moves.cancel("orders", [0]) == {0}
