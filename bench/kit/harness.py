@@ -30,12 +30,13 @@ def cluster(
     network: Mapping[str, int] | None = None,
     log: Mapping[str, str] | None = None,
     moves: Mapping[str, int] | None = None,
+    broker: Mapping[str, int] | None = None,
 ) -> Iterator[EmbeddedCluster]:
     """Runs a fresh cluster, gone afterwards; its data is below ``directory``, or where temporary
     files are.
 
-    With ``tcp_only`` clients reach it as they would from another machine. ``network``, ``log`` and
-    ``moves`` are settings of the brokers' tables of these names.
+    With ``tcp_only`` clients reach it as they would from another machine. ``network``, ``log``,
+    ``moves`` and ``broker`` are settings of the brokers' tables of these names.
     """
     with (
         tempfile.TemporaryDirectory(prefix="logbus-bench-", dir=directory) as own,
@@ -46,6 +47,7 @@ def cluster(
                 "network": {"local_socket": not tcp_only, **(network or {})},
                 "log": log or {},
                 "moves": moves or {},
+                "broker": broker or {},
             },
         ) as running,
     ):

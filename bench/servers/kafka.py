@@ -1,4 +1,5 @@
-"""One Kafka broker in KRaft mode, with its own defaults, and the jars of Spark's Kafka source."""
+"""Kafka in KRaft mode with its own defaults, and the jars of Spark's Kafka source: one broker, or
+several and a controller."""
 
 from __future__ import annotations
 
@@ -7,14 +8,15 @@ import importlib.util
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.servers import ServerUnavailableError
 from bench.servers.artifacts import jars_of
+from bench.servers.kafka_producer import KafkaProducer
 from bench.servers.starting import (
     HOST,
     START_DEADLINE_S,
@@ -52,6 +54,22 @@ offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 """
+_CONTROLLER_ID = 100
+_OF_CLUSTER = """\
+process.roles={role}
+node.id={node}
+listeners={name}://{host}:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.voters={controller}@{host}:{controller_port}
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor={brokers}
+transaction.state.log.replication.factor={brokers}
+transaction.state.log.min.isr=1
+broker.session.timeout.ms={session_ms}
+broker.heartbeat.interval.ms={heartbeat_ms}
+"""
+_HEARTBEATS_A_SESSION = 5  # as by default: 9 s and 2 s, about
 # Kafka leaves flushes to the operating system by default, also those of what is acknowledged.
 _FLUSH_EACH_APPEND = "log.flush.interval.messages=1\n"
 
@@ -96,6 +114,11 @@ class Kafka:
     """Where it keeps its partitions, each in a folder ``<topic>-<number>``."""
     version: str
     process: KafkaProcess
+    replicas: int = 1
+    """Copies of each partition."""
+    processes: Mapping[int, KafkaProcess] = field(default_factory=dict)
+    """Brokers by their ids, where there are several."""
+    all_data: Sequence[Path] = ()
 
     batch_prefix: struct.Struct = struct.Struct(">qi")
 
@@ -115,8 +138,10 @@ class Kafka:
         from confluent_kafka.admin import NewTopic
 
         own = {"flush.messages": "1"} if flushed else {}
+        if self.replicas > 1:
+            own["min.insync.replicas"] = "2"
         admin = self._admin()  # must live until its futures are done
-        new = NewTopic(topic, partitions, 1, config={**own, **(config or {})})
+        new = NewTopic(topic, partitions, self.replicas, config={**own, **(config or {})})
         _wait_for(admin.create_topics([new]))
 
     def delete_topic(self, topic: str) -> None:
@@ -138,6 +163,36 @@ class Kafka:
         finally:
             consumer.close()
 
+    def server(self, broker_id: int) -> KafkaProcess:
+        return self.processes[broker_id]
+
+    def leader(self, topic: str) -> int:
+        """Returns the id of the broker that leads the only partition."""
+        return int(self._partition(topic).leader)
+
+    def in_sync(self, topic: str) -> int:
+        """Counts the replicas of the only partition that have all that is acknowledged."""
+        return len(self._partition(topic).isrs)
+
+    @contextmanager
+    def sender(self, topic: str) -> Iterator[Callable[[], None]]:
+        """Yields a function that sends a record, and returns when all in sync have it."""
+        producer = KafkaProducer(self.bootstrap, acks="all", linger_ms=0)
+
+        def send() -> None:
+            producer.send(topic, [(b"x",)])
+            producer.flush()
+
+        yield send
+
+    def _partition(self, topic: str) -> Any:
+        return (
+            self._admin()
+            .list_topics(topic, timeout=_REQUEST_DEADLINE_S)
+            .topics[topic]
+            .partitions[0]
+        )
+
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
 
@@ -158,6 +213,93 @@ def kafka(*, flushed: bool, directory: Path | None = None) -> Iterator[Kafka]:
     the operating system. Raises ServerUnavailableError, and EmbeddedServerError if it does not
     start.
     """
+    program = _program()
+    connector = jars_of(_HERE / "kafka-connector.xml")
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-kafka-", dir=directory) as name:
+        own = Path(name)
+        data = own / "data"
+        port, controller_port = free_ports(2)
+        process = program.prepare(
+            own,
+            _PROPERTIES.format(host=HOST, port=port, controller_port=controller_port, data=data)
+            + (_FLUSH_EACH_APPEND if flushed else ""),
+            port=port,
+        )
+        try:
+            process.start()
+            yield Kafka(
+                bootstrap=f"{HOST}:{port}",
+                connector=connector,
+                data=data,
+                version=_version(program.jars),
+                process=process,
+            )
+        finally:
+            process.stop()
+
+
+@contextmanager
+def kafka_cluster(*, brokers: int, session_ms: int) -> Iterator[Kafka]:
+    """Runs fresh brokers, and a controller for them, with as many replicas of each partition.
+
+    A broker counts as gone when it has been silent for ``session_ms``. Raises
+    ServerUnavailableError, and EmbeddedServerError if one does not start.
+    """
+    program = _program()
+    with ExitStack() as stack:
+        own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-bench-kafka-")))
+        controller_port, *ports = free_ports(1 + brokers)
+
+        def start(node: int, port: int, role: str) -> KafkaProcess:
+            directory = own / str(node)
+            directory.mkdir()
+            text = _OF_CLUSTER.format(
+                role=role, node=node, host=HOST, port=port,
+                name="PLAINTEXT" if role == "broker" else "CONTROLLER",
+                controller=_CONTROLLER_ID, controller_port=controller_port,
+                data=directory / "data", brokers=brokers,
+                session_ms=session_ms, heartbeat_ms=session_ms // _HEARTBEATS_A_SESSION,
+            )  # fmt: skip
+            process = program.prepare(directory, text, port=port)
+            stack.callback(process.stop)
+            process.start()
+            return process
+
+        start(_CONTROLLER_ID, controller_port, "controller")
+        processes = {node: start(node, port, "broker") for node, port in enumerate(ports, start=1)}
+        data = [own / str(node) / "data" for node in processes]
+        yield Kafka(
+            bootstrap=",".join(f"{HOST}:{port}" for port in ports),
+            connector=(),
+            data=data[0],
+            version=_version(program.jars),
+            process=processes[1],
+            replicas=brokers,
+            processes=processes,
+            all_data=data,
+        )
+
+
+@dataclass(frozen=True)
+class _Program:
+    """Kafka's server, as it is started here."""
+
+    command: Sequence[str]
+    jars: Sequence[Path]
+
+    def prepare(self, directory: Path, properties: str, *, port: int) -> KafkaProcess:
+        """Formats the storage of a server with these properties."""
+        path = directory / "server.properties"
+        path.write_text(properties)
+        formatting = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(path)]
+        _run([*self.command, *formatting])
+        return KafkaProcess(
+            [*self.command, "kafka.Kafka", str(path)], port=port, output=directory / "kafka.out"
+        )
+
+
+def _program() -> _Program:
+    """Raises ServerUnavailableError where something lacks for it."""
     if importlib.util.find_spec("confluent_kafka") is None:
         raise ServerUnavailableError(
             "The Python package confluent-kafka is not installed; "
@@ -167,33 +309,8 @@ def kafka(*, flushed: bool, directory: Path | None = None) -> Iterator[Kafka]:
         java = java_executable()
     except JavaNotFoundError as error:
         raise ServerUnavailableError(str(error)) from error
-    server = jars_of(_HERE / "kafka-server.xml")
-    connector = jars_of(_HERE / "kafka-connector.xml")
-    with tempfile.TemporaryDirectory(prefix="logbus-bench-kafka-", dir=directory) as name:
-        own = Path(name)
-        data = own / "data"
-        port, controller_port = free_ports(2)
-        properties = own / "server.properties"
-        properties.write_text(
-            _PROPERTIES.format(host=HOST, port=port, controller_port=controller_port, data=data)
-            + (_FLUSH_EACH_APPEND if flushed else "")
-        )
-        command = [str(java), *_JVM_OPTIONS, "-cp", ":".join(str(jar) for jar in server)]
-        formatting = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)]
-        _run(command + formatting)
-        output = own / "kafka.out"
-        process = KafkaProcess([*command, "kafka.Kafka", str(properties)], port=port, output=output)
-        try:
-            process.start()
-            yield Kafka(
-                bootstrap=f"{HOST}:{port}",
-                connector=connector,
-                data=data,
-                version=_version(server),
-                process=process,
-            )
-        finally:
-            process.stop()
+    jars = jars_of(_HERE / "kafka-server.xml")
+    return _Program([str(java), *_JVM_OPTIONS, "-cp", ":".join(map(str, jars))], jars)
 
 
 def _version(jars: Sequence[Path]) -> str:

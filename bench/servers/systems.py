@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -35,6 +35,40 @@ class System(Protocol):
 
     def ends(self, topic: str, *, partitions: int) -> list[int]:
         """Returns up to where consumers see each partition."""
+
+
+class Restarted(Protocol):
+    """Process of a broker."""
+
+    def kill(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def start(self) -> None:
+        """Returns when it serves again."""
+
+
+class ReplicatedSystem(System, Protocol):
+    """logbus or Kafka, of several brokers."""
+
+    @property
+    def replicas(self) -> int:
+        """Copies of each partition."""
+
+    @property
+    def all_data(self) -> Sequence[Path]:
+        """Folders of the brokers, each as ``data``."""
+
+    def server(self, broker_id: int) -> Restarted: ...
+
+    def leader(self, topic: str) -> int:
+        """Returns the id of the broker that leads the only partition."""
+
+    def in_sync(self, topic: str) -> int:
+        """Counts the replicas of the only partition that have all that is acknowledged."""
+
+    def sender(self, topic: str) -> AbstractContextManager[Callable[[], None]]:
+        """Yields a function that sends a record, and returns when all in sync have it."""
 
 
 class Stored(NamedTuple):

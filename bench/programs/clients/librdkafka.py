@@ -25,7 +25,7 @@ def _tuned(work: Work) -> dict[str, Any]:
     """A producer's settings."""
     limits = {} if work.batch_records is None else {"batch.num.messages": work.batch_records}
     return {
-        "acks": "1",
+        "acks": work.acks or "1",
         "linger.ms": work.linger_ms,
         "batch.size": work.batch_bytes,
         "queue.buffering.max.messages": 1_000_000,

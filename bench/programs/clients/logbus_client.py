@@ -26,7 +26,7 @@ def _producer(work: Work) -> Iterator[Producer]:
     if work.batch_records is not None:
         batch_bytes = work.batch_records * (work.value_bytes + RECORD_OVERHEAD_BYTES)
     config = ProducerConfig(
-        acks=Acks.FLUSHED if work.flushed else Acks.WRITTEN,
+        acks=Acks(work.acks) if work.acks else Acks.FLUSHED if work.flushed else Acks.WRITTEN,
         linger_ms=work.linger_ms,
         batch_bytes=batch_bytes,
     )

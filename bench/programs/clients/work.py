@@ -39,6 +39,8 @@ class Work:
     """At most so many in a record batch; None: what ``batch_bytes`` hold."""
     linger_ms: int = 50
     flushed: bool = False
+    acks: str = ""
+    """As the client calls it; nothing: when the leader has it, on disk if ``flushed``."""
     warm_up: int = 10_000
     """Records that are sent before the clock starts."""
     checksummed: bool = False

@@ -158,7 +158,8 @@ def _librdkafka(
     share: int = 1,
 ) -> Contender:
     client = PythonClient(replace(sends, system="librdkafka"), reads, f", {reads_with}")
-    return Contender(LIBRDKAFKA, KAFKA, PAGE_CACHE, client, share)
+    acknowledged = DISK if sends.flushed else PAGE_CACHE
+    return Contender(LIBRDKAFKA, KAFKA, acknowledged, client, share, flushed=sends.flushed)
 
 
 def _kafka(
@@ -169,7 +170,8 @@ def _kafka(
     acknowledged: str = PAGE_CACHE,
     share: int = 1,
 ) -> Contender:
-    return Contender(name, KAFKA, acknowledged, JavaClient(sends, reads), share)
+    flushed = acknowledged == DISK
+    return Contender(name, KAFKA, acknowledged, JavaClient(sends, reads), share, flushed=flushed)
 
 
 def _rabbitmq(
@@ -230,6 +232,38 @@ _ACTIVE_READS = {"options": "", "acknowledge": "auto"}
 _ACTIVE_READS_TUNED = {
     "options": "jms.alwaysSessionAsync=false&jms.prefetchPolicy.queuePrefetch=10000",
     "acknowledge": "dups_ok",
+}
+
+_ARROW_RECORDS: Final = 4_000  # whole rounds of the values, in somewhat less than 1 MiB
+
+
+def _of_copies(*, flushed: bool) -> tuple[Contender, ...]:
+    """Contenders whose records are acknowledged when all replicas in sync have them."""
+    own = Work("send", flushed=flushed, acks="replicated")
+    return (
+        _kafka(
+            {**_KAFKA_TUNED, "acks": "all"},
+            _KAFKA_READS_TUNED,
+            acknowledged=DISK if flushed else PAGE_CACHE,
+        ),
+        _librdkafka(Work("send", flushed=flushed, acks="all")),
+        _logbus(
+            "logbus, Arrow",
+            replace(own, name="send_arrow", batch_records=_ARROW_RECORDS),
+            "poll_arrow",
+        ),
+        _logbus(LOGBUS, own, "iterate"),
+    )
+
+
+REPLICATED_ROWS: Mapping[str, Row] = {
+    "copies-on-disk": Row(
+        "acknowledged when all replicas in sync have it on disk", _of_copies(flushed=True)
+    ),
+    "copies-in-page-cache": Row(
+        "acknowledged when all replicas in sync have it in the page cache",
+        _of_copies(flushed=False),
+    ),
 }
 
 ROWS: Mapping[str, Row] = {

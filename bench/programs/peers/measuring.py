@@ -26,6 +26,7 @@ RECORDS = "records"
 VALUE_BYTES = "bytes a value"
 BESIDE_VALUE = "bytes a record on disk beside its value"
 PRODUCER, CONSUMER, DISK = "producer", "consumer", "disk"
+KILLED, STOPPED = "leader killed", "leader stopped"
 ARROW: Final = f"{LOGBUS}, Arrow"
 
 
@@ -36,7 +37,7 @@ def with_overhead(metrics: Metrics) -> Metrics:
 
 
 COMPARED: Final = Comparing(
-    {SENT: PRODUCER, READ: CONSUMER, BESIDE_VALUE: DISK},
+    {SENT: PRODUCER, READ: CONSUMER, BESIDE_VALUE: DISK, KILLED: KILLED, STOPPED: STOPPED},
     own=f"{LOGBUS}|{ARROW}",
     derived=with_overhead,
 )

@@ -23,10 +23,13 @@ from bench.servers.activemq import POM as ACTIVEMQ_POM
 from bench.servers.activemq import activemq
 from bench.servers.artifacts import jars_of
 from bench.servers.java_programs import JavaProgram, compiled
-from bench.servers.kafka import kafka
-from bench.servers.logbus import logbus
+from bench.servers.kafka import kafka, kafka_cluster
+from bench.servers.logbus import logbus, logbus_cluster
 from bench.servers.rabbitmq import rabbitmq
-from bench.servers.systems import System
+from bench.servers.systems import ReplicatedSystem, System
+
+SESSION_MS = 6_000
+"""A broker of several counts as gone when it has been silent for so long."""
 
 _BLOCK_BYTES = 512  # of st_blocks, on any file system
 
@@ -40,6 +43,8 @@ class Server:
     topics: System | None = None
     """None: clients make queues, and delete them."""
     java: JavaProgram | None = None
+    replicated: ReplicatedSystem | None = None
+    """The same as ``topics``, where it has several brokers."""
 
 
 @contextmanager
@@ -62,6 +67,29 @@ def _kafka() -> Iterator[Server]:
             running,
             client,
         )
+
+
+@contextmanager
+def _logbus_cluster(brokers: int) -> Iterator[Server]:
+    with logbus_cluster(brokers=brokers, session_ms=SESSION_MS) as system:
+        yield _replicated(version("logbus"), system, None)
+
+
+@contextmanager
+def _kafka_cluster(brokers: int) -> Iterator[Server]:
+    jars = jars_of(POMS / "kafka-server.xml")
+    with (
+        compiled(SOURCES / "KafkaClient.java", jars) as client,
+        kafka_cluster(brokers=brokers, session_ms=SESSION_MS) as running,
+    ):
+        yield _replicated(running.version, running, client)
+
+
+def _replicated(version: str, system: ReplicatedSystem, java: JavaProgram | None) -> Server:
+    def stored_bytes(topic: str) -> int:
+        return sum(bytes_in(data / f"{topic}-0") for data in system.all_data) // system.replicas
+
+    return Server(version, system.address, stored_bytes, system, java, system)
 
 
 @contextmanager
@@ -96,6 +124,19 @@ SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
     ACTIVEMQ: partial(_activemq, flushed=False),
     ACTIVEMQ_FLUSHED: partial(_activemq, flushed=True),
 }
+
+
+def servers_of(
+    replicas: int | None,
+) -> Mapping[str, Callable[[], AbstractContextManager[Server]]]:
+    """Returns the servers that have so many replicas of each partition; None: all servers, with
+    one broker each."""
+    if replicas is None:
+        return SERVERS
+    return {
+        LOGBUS: partial(_logbus_cluster, replicas),
+        KAFKA: partial(_kafka_cluster, replicas),
+    }
 
 
 def bytes_in(directory: Path) -> int:

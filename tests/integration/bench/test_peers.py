@@ -30,6 +30,18 @@ def test_the_papers_experiments_run_with_few_records(tmp_path: Path) -> None:
     assert contenders == {"logbus", "logbus, Arrow"}
 
 
+@pytest.mark.slow
+def test_leaders_end_in_both_ways(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.csv"
+    command = [sys.executable, "-m", "bench", "peers", "--peers", "logbus", "--rounds", "1",
+               "--rows", "failover", "--replicas", "1", "--csv", str(raw)]  # fmt: skip
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    with raw.open(newline="") as file:
+        metrics = {line["metric"] for line in csv.DictReader(file)}
+    assert metrics == {"leader killed", "leader stopped"}
+
+
 STALLING = """
 final class StallingClient extends Client {
     StallingClient(java.util.Map<String, String> settings) {

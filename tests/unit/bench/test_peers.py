@@ -21,8 +21,10 @@ from bench.programs.peers import measuring, program
 from bench.programs.peers.contenders import (
     KAFKA,
     LIBRDKAFKA,
+    REPLICATED_ROWS,
     ROWS,
     Contender,
+    JavaClient,
     PythonClient,
     Row,
     Task,
@@ -44,6 +46,7 @@ from bench.servers import ServerUnavailableError
 from bench.servers.activemq import ActiveMq
 from bench.servers.debian import unpacked
 
+ALL_ROWS = {**ROWS, **REPLICATED_ROWS}
 PEER = ROWS["batch-1"].contenders[0]
 OWN = ROWS["batch-1"].contenders[-1]
 ROW = Row("each by itself", (PEER, OWN))
@@ -61,9 +64,9 @@ def raw() -> dict[str, dict[str, list[Metrics]]]:
     return {"batch-1": rounds}
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", ALL_ROWS)
 def test_every_row_has_logbus_and_known_servers(name: str) -> None:
-    contenders = ROWS[name].contenders
+    contenders = ALL_ROWS[name].contenders
     assert LOGBUS in [contender.name for contender in contenders]
     assert {contender.server for contender in contenders} <= set(SERVERS)
     assert len({contender.name for contender in contenders}) == len(contenders)
@@ -73,7 +76,7 @@ def test_every_row_has_logbus_and_known_servers(name: str) -> None:
     "client",
     [
         one.client
-        for row in ROWS.values()
+        for row in ALL_ROWS.values()
         for one in row.contenders
         if isinstance(one.client, PythonClient)
     ],
@@ -86,6 +89,42 @@ def test_clients_in_python_have_the_functions_that_contenders_name(client: Pytho
     ).read_text()  # what it imports may lack
     known = {each.name for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)}
     assert {client.sends.name, client.reads} <= known
+
+
+@pytest.mark.parametrize("name", REPLICATED_ROWS)
+def test_replicas_are_compared_by_what_all_of_them_have(name: str) -> None:
+    contenders = REPLICATED_ROWS[name].contenders
+    assert len({each.acknowledged for each in contenders}) == 1
+    assert len({each.flushed for each in contenders}) == 1
+    settings = {each.name: each.client for each in contenders}
+    assert {
+        name: client.sends.acks if isinstance(client, PythonClient) else client.sends["acks"]
+        for name, client in settings.items()
+        if isinstance(client, PythonClient | JavaClient)
+    } == {KAFKA: "all", LIBRDKAFKA: "all", LOGBUS: "replicated", "logbus, Arrow": "replicated"}
+
+
+def test_rows_about_replicas_are_measured_where_these_are_asked_for() -> None:
+    of_several = "copies-on-disk,copies-in-page-cache,failover"
+    parse = program.PROGRAM.parser().parse_args
+    assert parse([]).chosen == ",".join(ROWS)
+    assert parse(["--replicas", "3"]).chosen == of_several
+    for words in (
+        ["--rows", "batch-1", "--replicas", "3"],
+        ["--replicas", "3", "--rows", "batch-1"],
+    ):
+        assert (parse(words).chosen, parse(words).replicas) == ("batch-1", 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["--rows", "failover"], "--replicas 3"), (["--replicas", "0"], "not 0")]
+)
+def test_replicas_that_cannot_be_are_refused(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["peers", *words])
+    with pytest.raises(SystemExit, match=said):
+        program.PROGRAM.main()
 
 
 def test_who_is_tuned_is_measured_with_defaults_too() -> None:
