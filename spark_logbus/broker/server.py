@@ -35,6 +35,7 @@ from spark_logbus.broker.maintenance import log_maintenance
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring import Monitoring, Phase
 from spark_logbus.broker.publisher import Publisher
+from spark_logbus.broker.replica.follower_reads import FollowerReads
 from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.hand_over import HandOvers
@@ -195,6 +196,14 @@ class Broker:
             max_wait_ms=config.network.max_wait_ms,
             max_fetch_bytes=config.network.max_fetch_bytes,
             metrics=request_metrics,
+            followed=FollowerReads(
+                config.id,
+                logs=self._logs,
+                replicas=replicas,
+                metadata_cache=self._metadata_cache,
+                is_current=self._lease.current,
+                changed=delayed_fetches.wake,
+            ),
         )
         self._replications = ReplicateHandler(
             config.id,

@@ -24,9 +24,11 @@ from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.publisher import Publisher
+from spark_logbus.broker.replica.follower_reads import FollowerReads
 from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.hand_over import StandingMove
 from spark_logbus.broker.replica.holds import Holds
+from spark_logbus.broker.replica.states import Replicas
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
@@ -134,6 +136,14 @@ def dispatcher_over(
                 max_wait_ms=max_wait_ms,
                 max_fetch_bytes=1 << 20,
                 metrics=metrics,
+                followed=FollowerReads(
+                    config.id,
+                    logs=logs.directory,
+                    replicas=Replicas(),
+                    metadata_cache=cache,
+                    is_current=lambda: True,
+                    changed=waiting.wake,
+                ),
             ),
             ReplicateHandler(
                 config.id,

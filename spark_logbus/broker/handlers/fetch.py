@@ -14,9 +14,16 @@ from spark_logbus.broker.handlers.chosen_columns import READ_AHEAD, chosen_slice
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.long_poll import DelayedFetches, LongPoll
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.replica.follower_reads import FollowerReads
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
-from spark_logbus.errors import InvalidRequestError, LogbusError, StorageError
+from spark_logbus.errors import (
+    InvalidRequestError,
+    LogbusError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    StorageError,
+)
 from spark_logbus.log import LogSlice, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.network import Answer, FileHandover, Response
@@ -56,8 +63,10 @@ class FetchHandler:
         max_wait_ms: int,
         max_fetch_bytes: int,
         metrics: RequestMetrics,
+        followed: FollowerReads,
     ) -> None:
         self._metrics = metrics
+        self._followed = followed
         self._replica_manager = replica_manager
         self._waiting = waiting
         self._clock = clock
@@ -97,7 +106,9 @@ class FetchHandler:
         enough = min(max(1, request.min_bytes), room)
         length = 0
         for wanted in request.partitions:
-            found = self._read(wanted, room - length, first=not slices, enough=enough)
+            found = self._read(
+                wanted, room - length, first=not slices, enough=enough, replica=request.replica
+            )
             results.append(found.result)
             slices += found.slices
             length += found.result.length
@@ -133,15 +144,21 @@ class FetchHandler:
         return FileHandover(encode_response(FetchResponse([result], whole.position)), whole)
 
     def _read(
-        self, wanted: FetchPartition, room: int, *, first: bool, enough: int
+        self, wanted: FetchPartition, room: int, *, first: bool, enough: int, replica: bool
     ) -> PartitionRead:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
+        follows = replica and self._replica_manager.find(topic_partition) is None
         try:
-            led = self._replica_manager.leader_of(topic_partition).of_topic(wanted.topic_id)
-            log = led.log
+            if follows:
+                log = self._followed.log_of(topic_partition, wanted.topic_id)
+            else:
+                led = self._replica_manager.leader_of(topic_partition).of_topic(wanted.topic_id)
+                log = led.log
             slices: Sequence[LogSlice] = ()
             settled = False
-            if room > 0 or first:
+            # A reader that knows the leader's end may be ahead of a follower, which gets there.
+            is_ahead = follows and wanted.offset > log.ends().high_watermark
+            if (room > 0 or first) and not is_ahead:
                 slices, more = _slices(log, wanted, max_bytes=max(1, min(wanted.max_bytes, room)))
                 length = sum(each.length for each in slices)
                 # Less than the client waits for, because max_bytes keeps out what is there.
@@ -150,6 +167,9 @@ class FetchHandler:
                     slices = ()  # does not fit after the others; its turn comes next time
             ends = log.ends()
         except LogbusError as error:
+            if follows and isinstance(error, OffsetOutOfRangeError):
+                # The leader may have these records, and has the last word on what is lost.
+                error = NotLeaderError(f"{error} This broker follows; ask the leader.")
             self._metrics.failed(Api.FETCH, error)
             failed = FetchResult(wanted.topic, wanted.partition, error=error_info(error))
             return PartitionRead(failed, settled=True)

@@ -41,8 +41,8 @@ class NearestReplicas:
         leader: BrokerAddress | None,
         in_sync: Iterable[BrokerAddress],
     ) -> BrokerAddress | None:
-        """Returns the one to read from: the ``leader``, unless another live one in sync is nearer. None
-        where there is no live leader and none is near."""
+        """Returns the one to read from: the ``leader``, unless another live one in sync is nearer;
+        None where there is no live leader and none is near."""
         until = self._avoided_until.get(topic_partition)
         if until is not None:
             if self._clock.monotonic() < until:

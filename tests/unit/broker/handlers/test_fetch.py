@@ -3,13 +3,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES, FetchHandler
 from spark_logbus.broker.handlers.long_poll import DelayedFetches
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.metadata_cache import MetadataCache
+from spark_logbus.broker.replica.follower_reads import FollowerReads
+from spark_logbus.broker.replica.states import Replicas
 from spark_logbus.errors import InvalidRequestError, NotLeaderError, OffsetOutOfRangeError
 from spark_logbus.log import LogConfig, LogEnds, LogSlice, PartitionLog
 from spark_logbus.model import TopicPartition
@@ -45,6 +48,14 @@ class Fetching:
             max_wait_ms=60_000,
             max_fetch_bytes=max_fetch_bytes,
             metrics=metrics or RequestMetrics(logs.clock),
+            followed=FollowerReads(
+                5,
+                logs=logs.directory,
+                replicas=Replicas(),
+                metadata_cache=cast(MetadataCache, None),  # nothing is followed here
+                is_current=lambda: True,
+                changed=self.waiting.wake,
+            ),
         )
         for topic_partition in (T0, T1):
             log = logs.lead(topic_partition)
