@@ -52,6 +52,12 @@ def nearest(name: str, known: typing.Iterable[str], *, cutoff: float = 0.6) -> s
     return by_lower[close[0]] if close else None
 
 
+# By the end of a key: in words, and an example as TOML has it.
+_UNITS: Final = {
+    "bytes": ("bytes", "1_048_576 for 1 MiB"),
+    "ms": ("milliseconds", "60_000 for a minute"),
+}
+
 E = TypeVar("E", bound=enum.Enum)
 # What Kafka's settings of the same name are called here.
 _OF_KAFKA: Final = {"all": "flushed", "-1": "flushed", "1": "written", "0": "none"}
@@ -129,7 +135,16 @@ def _convert(value: Any, hint: Any, *, key: str, where: str) -> Any:
         return hint(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
-    raise ConfigError(f"{key} in {where} must be {hint.__name__}, got {value!r}.")
+    wanted = _wanted(hint, key)
+    raise ConfigError(f"{key} in {where} must be {wanted}, got {value!r}.")
+
+
+def _wanted(hint: type, key: str) -> str:
+    """A type in words; of a number with its unit, which is in the name of the key."""
+    if hint is not int:
+        return hint.__name__
+    unit, example = _UNITS.get(key.rpartition("_")[2], ("", ""))
+    return f"a whole number of {unit}, such as {example}" if unit else "a whole number"
 
 
 def require(condition: bool, message: str) -> None:

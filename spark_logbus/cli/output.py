@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TextIO
 
+from spark_logbus.sizes import human_bytes
+
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
     from rich.table import Table as RichTable
@@ -46,14 +48,6 @@ def ago(duration_us: int) -> str:
         if seconds >= length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
-
-
-def human_bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def _mark(is_so: bool) -> str:

@@ -49,6 +49,7 @@ from spark_logbus.log import LogDirectory
 from spark_logbus.metrics import Counter
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Backoff
+from spark_logbus.sizes import human_bytes
 from spark_logbus.threads import Periodic
 
 logger = logging.getLogger(__name__)
@@ -322,19 +323,15 @@ class Following:
         where = wanted.topic_partition
         with self._lock:
             others = [each for at, each in self._followed.items() if at != where]
-        all_bytes = size_bytes + sum(each.remaining_bytes or 0 for each in others)
+        others_bytes = sum(each.remaining_bytes or 0 for each in others)
         free = self._free_bytes()
-        if free - all_bytes < self._reserve_bytes:
+        if free - size_bytes - others_bytes < self._reserve_bytes:
             raise NoRoomError(
-                f"Broker {self._broker_id} has no room for {where}: {size_bytes} bytes of it are "
-                f"to be copied"
-                + (
-                    f", {all_bytes - size_bytes} of other partitions"
-                    if all_bytes > size_bytes
-                    else ""
-                )
-                + f", and of the {free} bytes that are free on its disk, {self._reserve_bytes} "
-                "are to stay free ([moves] reserve_bytes)."
+                f"Broker {self._broker_id} has no room for {where}: {human_bytes(size_bytes)} of "
+                "it are to be copied"
+                + (f", {human_bytes(others_bytes)} of other partitions" if others_bytes else "")
+                + f", and of the {human_bytes(free)} that are free on its disk, "
+                f"{human_bytes(self._reserve_bytes)} are to stay free ([moves] reserve_bytes)."
             )
 
     def _fetcher_of(self, leader: int) -> LeaderFetcher:

@@ -187,7 +187,7 @@ class HandOvers:
             self._try(follower)
         except Exception as error:
             topic_partition = follower.led.log.topic_partition
-            logger.exception("%s could not be handed over.", topic_partition)
+            logger.exception("Another broker could not become the leader of %s.", topic_partition)
             self._failed(topic_partition, f"{type(error).__name__}: {error}")
 
     def _try(self, follower: Follower) -> None:
@@ -221,8 +221,8 @@ class HandOvers:
         log, to = led.log, follower.copy.broker_id
         topic_partition = log.topic_partition
         busy = BrokerUnavailableError(
-            f"{topic_partition} takes nothing while its lead is handed over to broker {to}; try "
-            "again."
+            f"{topic_partition} takes nothing for the moment in which broker {to} becomes its "
+            "leader; try again."
         )
         if not log.fence(led.leader_epoch, busy, within_s=_PUBLICATION_S):
             self._failed(topic_partition, "an atomic write is being published")
@@ -334,14 +334,17 @@ class HandOvers:
         self._changed(topic_partition)
         self.stats.done.add()
         logger.info(
-            "Handed over %s to broker %d at offset %d.",
-            topic_partition, lead.to, lead.end, extra=fields_about(topic_partition),
+            "Broker %d is the leader of %s now, from offset %d on.",
+            lead.to, topic_partition, lead.end, extra=fields_about(topic_partition),
         )  # fmt: skip
 
     def _failed(self, topic_partition: TopicPartition, why: str) -> None:
         self.stats.put_off.add()
         logger.info(
-            "%s is handed over later: %s", topic_partition, why, extra=fields_about(topic_partition)
+            "%s gets its new leader later: %s",
+            topic_partition,
+            why,
+            extra=fields_about(topic_partition),
         )
         failures = self._failures[topic_partition] = self._failures.get(topic_partition, 0) + 1
         self._not_before[topic_partition] = self._clock.monotonic() + _RETRY.pause_s(failures)

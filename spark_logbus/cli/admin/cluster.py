@@ -24,10 +24,10 @@ from spark_logbus.cli.output import (
     Column,
     Table,
     console,
-    human_bytes,
     print_json,
 )
 from spark_logbus.plurals import plural
+from spark_logbus.sizes import human_bytes
 
 if TYPE_CHECKING:
     from spark_logbus.client import BrokerDescription, ClusterDescription

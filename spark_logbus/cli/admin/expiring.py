@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
-from spark_logbus.cli.output import human_bytes
 from spark_logbus.plurals import plural
+from spark_logbus.sizes import human_bytes
 
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, TopicDescription

@@ -6,11 +6,12 @@ import time
 from contextlib import ExitStack
 from typing import Any, Final, Self
 
-from spark_logbus.cli.output import ago, console, human_bytes, print_json
+from spark_logbus.cli.output import ago, console, print_json
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import LogbusError
 from spark_logbus.mirror import Listener, MirrorProgress, PartitionLag
 from spark_logbus.plurals import plural
+from spark_logbus.sizes import human_bytes
 
 _EVERY_S: Final = 10.0  # between two lines about copying, where no line can be written over
 

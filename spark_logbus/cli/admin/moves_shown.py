@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_logbus.cli.output import NUMBER, SIZE, Column, Console, Table, human_bytes
+from spark_logbus.cli.output import NUMBER, SIZE, Column, Console, Table
 from spark_logbus.clock import SystemClock
 from spark_logbus.model import TopicPartition
 from spark_logbus.plurals import plural
+from spark_logbus.sizes import human_bytes
 
 if TYPE_CHECKING:
     from spark_logbus.client import MoveDescription, MovePlan
@@ -57,7 +58,7 @@ def move_fields(move: MoveState) -> dict[str, Any]:
     }
 
 
-def moved_so_far(fields: Mapping[str, Any]) -> str:
+def moved_so_far(fields: Mapping[str, Any], leader: int | None, running: Collection[int]) -> str:
     """A move in some words: where to, how far, and what is wrong with it."""
     if fields["error"]:
         return f"to {fields['to']} failed: {fields['error']}"
@@ -66,9 +67,8 @@ def moved_so_far(fields: Mapping[str, Any]) -> str:
         told = f"to {fields['to']}, has not begun"
     else:
         told = f"to {fields['to']}, {copied / total if total else 1:.0%}"
-    if fields["quiet_s"] >= _STUCK_S:
-        told += f", stuck for {_duration(fields['quiet_s'])}"
-    return told
+    wrong = _trouble(leader, fields["to"], fields["quiet_s"], running)
+    return f"{told}, {wrong}" if wrong else told
 
 
 def moves_table(moves: Collection[MoveDescription], running: Collection[int]) -> Table:
@@ -88,18 +88,20 @@ def moves_table(moves: Collection[MoveDescription], running: Collection[int]) ->
     )
     for each in first[:_SHOWN]:
         row = fields_of_move(each)
-        wrong = each.error or _trouble(each, running)
+        wrong = each.error or _trouble(each.leader, each.to, each.quiet_s, running)
         row["state"] = wrong or ("waits for its turn" if each.copied_bytes is None else "copying")
         rows.add(row, styles={"state": "bold red"} if wrong else {})
     return rows
 
 
-def _trouble(move: MoveDescription, running: Collection[int]) -> str:
+def _trouble(leader: int | None, to: int, quiet_s: float, running: Collection[int]) -> str:
     """Reason why a move that has not failed does not get on, empty where it does."""
-    for broker_id in (move.leader, move.to):
+    if leader is None:
+        return "waits for a leader"
+    for broker_id in (leader, to):
         if broker_id not in running:
             return f"waits for broker {broker_id}, which is not running"
-    return f"stuck for {_duration(move.quiet_s)}" if move.quiet_s >= _STUCK_S else ""
+    return f"stuck for {_duration(quiet_s)}" if quiet_s >= _STUCK_S else ""
 
 
 def fields_of_move(move: MoveDescription) -> dict[str, Any]:

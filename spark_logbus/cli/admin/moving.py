@@ -18,12 +18,12 @@ from spark_logbus.cli.output import (
     Console,
     Table,
     console,
-    human_bytes,
     print_json,
 )
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import TopicPartition
 from spark_logbus.plurals import plural
+from spark_logbus.sizes import human_bytes
 
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster, MovePlan

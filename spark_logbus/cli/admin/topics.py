@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -192,12 +192,13 @@ def describe(
         admin = Admin(cluster)
         described = admin.describe(names, ends=True)
         schemas = admin.describe_schemas(names)
+        running = {broker.broker_id for broker in cluster.brokers}
     found = [described[name] for name in dict.fromkeys(names)]
     if as_json:
         print_json(*(_fields(topic, schemas[topic.name]) for topic in found))
         return
     out = console()
-    out.print(_partitions_table(found))
+    out.print(_partitions_table(found, running))
     out.print("")
     if any(schemas.values()):
         out.print(_schemas_table(schemas))
@@ -205,7 +206,7 @@ def describe(
     out.print(_settings_table(found))
 
 
-def _partitions_table(topics: list[TopicDescription]) -> Table:
+def _partitions_table(topics: list[TopicDescription], running: Collection[int]) -> Table:
     rows = Table(
         Column("topic"),
         Column("partition", NUMBER),
@@ -222,7 +223,7 @@ def _partitions_table(topics: list[TopicDescription]) -> Table:
             shown = {**row, "topic": topic.name, "state": "ok" if row["served"] else "offline"}
             styles = {} if row["served"] else {"state": "bold red"}
             if row["move"] is not None:
-                shown["move"] = moved_so_far(row["move"])
+                shown["move"] = moved_so_far(row["move"], row["leader"], running)
                 styles |= {"move": "bold red"} if row["move"]["error"] else {}
             rows.add(shown, styles=styles)
     return rows

@@ -23,13 +23,13 @@ from spark_logbus.cli.output import (
     Kind,
     Table,
     console,
-    human_bytes,
     print_json,
     text_of,
     utc,
 )
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.plurals import plural
+from spark_logbus.sizes import human_bytes
 
 if TYPE_CHECKING:
     from spark_logbus.log import File

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_logbus.cli.inspect.directories import holds_no_logs
-from spark_logbus.cli.output import Column, Table, console, human_bytes, print_json
+from spark_logbus.cli.output import Column, Table, console, print_json
 from spark_logbus.plurals import plural
+from spark_logbus.sizes import human_bytes
 
 if TYPE_CHECKING:
     from spark_logbus.log.inspect import Verification

@@ -174,7 +174,7 @@ def _check_others(
             if problem is not None:
                 note(Severity.DAMAGE, name, f"It counts as missing: {problem}.")
         elif name.endswith(names.STRAY_SUFFIX):
-            note(Severity.NOTE, name, "The log of an earlier topic, set aside; delete it at will.")
+            note(Severity.NOTE, name, "The unused log of an earlier topic; delete it at will.")
         elif names.is_moved_directory(name):
             note(Severity.NOTE, name, "The log of a partition that moved to another broker.")
         elif name.endswith(names.CREATING_SUFFIX) or names.is_leftover(name):

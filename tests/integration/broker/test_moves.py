@@ -269,7 +269,7 @@ def test_a_broker_without_room_takes_no_partition(brokers: Brokers, cluster: Clu
     brokers.move(where, 2)
     error = wait_until(lambda: brokers.move_error(where))
     assert "Broker 2 has no room for t-0: " in error
-    assert "are to stay free ([moves] reserve_bytes)" in error
+    assert "1024.0 TiB are to stay free ([moves] reserve_bytes)" in error
     wait_until(lambda: brokers.directories(2) == set(), message="no copy to be left")
     fill(cluster, where, 10, start=100)
     assert numbers(cluster, where, 110) == dense(110)

@@ -171,7 +171,7 @@ def test_a_directory_belongs_to_one_run_and_deaths_are_told(start: Start) -> Non
         ("[broker", "is not valid TOML"),
         ("[brokers]\nid = 1", "Unknown key 'brokers'"),
         ("[broker]\nid = 1", "[broker] of "),  # brackets are shown, not taken for markup
-        ('[broker]\nid = "a"\ndata_dir = "d"', "must be int, got 'a'"),
+        ('[broker]\nid = "a"\ndata_dir = "d"', "must be a whole number, got 'a'"),
         ('[broker]\nid = 1\ndata_dir = "d"\nport = 99999', "port must be 0 to 65535, got 99999"),
     ],
 )

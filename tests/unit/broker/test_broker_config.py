@@ -51,7 +51,7 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         ("", "lacks the required key 'id'"),
         ("[broker]\nid = 1", "lacks the required key 'data_dir'"),
         ("[broker]\ndata_dir = 'd'\nid = -1", "id must be 0 or more, got -1"),
-        ("[broker]\ndata_dir = 'd'\nid = '1'", "id .* must be int, got '1'"),
+        ("[broker]\ndata_dir = 'd'\nid = '1'", "id .* must be a whole number, got '1'"),
         (GOOD + "port = 65536", "port must be 0 to 65535, got 65536"),
         (GOOD + "host = ''", "host must not be empty"),
         (GOOD + "zookeeper_session_ms = 0", "zookeeper_session_ms must be 500 to 86400000, got 0"),

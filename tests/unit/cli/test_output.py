@@ -22,10 +22,10 @@ from spark_logbus.cli.output import (
     Table,
     ago,
     console,
-    human_bytes,
     utc,
 )
 from spark_logbus.plurals import plural
+from spark_logbus.sizes import human_bytes
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_nothing_is_taken_between_the_last_word_and_the_transaction(handing: Han
     (error,) = refused
     assert isinstance(error, BrokerUnavailableError)
     assert error.retriable
-    assert "t-0 takes nothing while its lead is handed over to broker 6" in str(error)
+    assert "t-0 takes nothing for the moment in which broker 6 becomes its leader" in str(error)
 
 
 def test_who_waits_meanwhile_is_told_to_try_again_when_it_is_over(handing: HandingOver) -> None:
@@ -311,7 +311,7 @@ def test_what_was_not_foreseen_holds_up_no_other_partition(
     handing.moves.fails = ValueError("Nobody thought of that.")
     handing.tell(1)
     handing.look()
-    assert "t-0 could not be handed over" in caplog.text
+    assert "Another broker could not become the leader of t-0" in caplog.text
     assert not handing.holds
     handing.append()
     handing.moves.fails = None

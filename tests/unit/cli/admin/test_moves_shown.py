@@ -81,7 +81,15 @@ def test_a_move_in_some_words() -> None:
         ),
         (MoveState(3, 1, error="No room."), "to 3 failed: No room."),
     ):
-        assert moved_so_far(move_fields(state)) == said
+        assert moved_so_far(move_fields(state), 1, [1, 3]) == said
+
+
+@pytest.mark.parametrize("leader", [1, 3])
+def test_a_move_says_which_broker_it_waits_for(leader: int) -> None:
+    move = move_fields(MoveState(3 if leader == 1 else 2, 1, copied_bytes=1, total_bytes=3,
+                                 quiet_ms=61_000))  # fmt: skip
+    told = moved_so_far(move, leader, [1, 2])
+    assert told == f"to {move['to']}, 33%, waits for broker 3, which is not running"
 
 
 def test_what_failed_comes_first_and_what_waits_last() -> None:
