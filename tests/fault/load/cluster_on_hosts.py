@@ -53,6 +53,11 @@ class MachinesOnHosts(Machines):
     def everything(self) -> list[Host]:
         return [self.clients, self.zookeeper_host, *self.hosts.values()]
 
+    @property
+    def data(self) -> Mapping[int, Path]:
+        """Directories of the brokers' logs."""
+        return {number: broker.directory / "data" for number, broker in self.brokers.items()}
+
     def others(self, broker_id: int) -> list[Host]:
         """Hosts of the other brokers."""
         return [host for number, host in self.hosts.items() if number != broker_id]

@@ -21,6 +21,7 @@ from tests.fault.load.records import PRODUCER, WAIT_S, Record, record_of, value_
 from tests.fault.load.writers import Writer
 
 COMPACTED: Final = "compacted"
+KEYED: Final = TopicPartition(COMPACTED, 0)
 CONFIG: Final[Mapping[str, str | int]] = {
     "cleanup.policy": "compact",
     "segment.bytes": 20_000,
@@ -40,7 +41,7 @@ class KeyedWriter(Writer):
     """Writes a few keys again and again, each in its order, into a partition."""
 
     def __init__(self, number: int, cluster: Cluster) -> None:
-        super().__init__(number, [TopicPartition(COMPACTED, 0)], "keyed-writer")
+        super().__init__(number, [KEYED], "keyed-writer")
         self._cluster = cluster
 
     def work(self) -> None:
@@ -78,7 +79,7 @@ class KeyedReader(Participant):
     def work(self) -> None:
         end = 0
         with Consumer(self._cluster) as consumer:
-            consumer.assign([TopicPartition(COMPACTED, 0)])
+            consumer.assign([KEYED])
             while not self.stopping.is_set():
                 for batch in consumer.poll_arrow(0.2):
                     found = _by_offset(batch)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from spark_logbus.client import Cluster, Producer
 from spark_logbus.model import TopicPartition
@@ -35,11 +37,13 @@ class Prober(Writer):
                 self.progress += 1
 
     def longest_pause(self, since: float) -> float:
-        """Returns the longest time between two acknowledgements of which the second came after
-        ``since``, in seconds; that before ``since`` does not count."""
-        later = [each for each in self._acknowledged if each > since]
-        times = [since, *later]
-        return max((after - before for before, after in zip(times, later, strict=False)), default=0)
+        return longest_pause(self._acknowledged, since)
+
+
+def longest_pause(acknowledged: Sequence[float], since: float) -> float:
+    """Returns the longest time, all of it after ``since``, until something was acknowledged."""
+    times = [since, *(each for each in acknowledged if each > since)]
+    return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
 def told(pauses: Mapping[str, Sequence[float]]) -> str:
@@ -52,6 +56,6 @@ def told(pauses: Mapping[str, Sequence[float]]) -> str:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """Returns the smallest value that is not exceeded by that share of all."""
+    """Returns the smallest value that this share of all does not exceed."""
     ordered = sorted(values)
-    return ordered[max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)]
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -19,8 +19,9 @@ from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.model import Latest, TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.fault.load.cluster_on_hosts import LAG_S, SESSION_S, MachinesOnHosts
+from tests.fault.load.compacted import KEYED
 from tests.fault.load.failovers import Prober
-from tests.fault.load.logs import check_same
+from tests.fault.load.logs import check_compacted_same, check_same
 from tests.fault.load.participants import Everyone
 from tests.fault.load.records import WAIT_S
 from tests.helpers import wait_until
@@ -308,14 +309,15 @@ class Rounds:
 
     def check_logs(self, where: TopicPartition, start: int, end: int) -> None:
         if self._replicas > 1:
-            brokers = self._machines.brokers.values()
-            data = {each.broker_id: each.directory / "data" for each in brokers}
-            check_same(data, where, start, end)
+            check_same(self._machines.data, where, start, end)
 
     def check_all(self) -> None:
         """Compares the logs from their beginnings, and who says to have led which of them."""
         for where, end in self._compared.items():
             self.check_logs(where, 0, end)
+        if self._replicas > 1:
+            end = self._admin.list_offsets({KEYED: Latest()})[KEYED] or 0
+            check_compacted_same(self._machines.data, KEYED, end)
         leaders: dict[tuple[str, int], set[int]] = defaultdict(set)
         for broker_id, broker in self._machines.brokers.items():
             for where, epoch in _LEADING.findall(broker.log_file.read_text(errors="replace")):

@@ -22,7 +22,7 @@ from spark_logbus.client import Admin
 from spark_logbus.local.java import ensure_java_home
 from spark_logbus.model import TopicPartition
 from tests.fault.load.cluster_on_hosts import machines_on_hosts
-from tests.fault.load.compacted import COMPACTED
+from tests.fault.load.compacted import KEYED
 from tests.fault.load.copying import Copying, check_copy
 from tests.fault.load.failovers import Prober, told
 from tests.fault.load.load import loaded
@@ -61,7 +61,7 @@ def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: 
         with load.at_work() as everyone:
             everyone.get_on()
             done = Rounds(
-                machines, cluster, everyone, [*partitions, TopicPartition(COMPACTED, 0), *copied],
+                machines, cluster, everyone, [*partitions, KEYED, *copied],
                 probers, states=states, replicas=replicas, seed=seed,
             )  # fmt: skip
             for number, fault in enumerate(_faults(rounds, seed, replicas)):
