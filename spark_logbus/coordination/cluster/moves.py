@@ -18,9 +18,12 @@ from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.lead_nodes import LeadNodes
 from spark_logbus.coordination.cluster.leader_rules import arrived
 from spark_logbus.coordination.cluster.topic_records import (
+    MAX_BYTES_WITH_ERRORS,
+    MAX_BYTES_WITH_MOVES,
     LeadershipClaim,
     TopicNode,
     TopicRecord,
+    check_size,
     record_of,
 )
 from spark_logbus.coordination.payloads import (
@@ -38,6 +41,7 @@ from spark_logbus.zookeeper.transactions import Check, Operation, SetData
 
 MAX_MOVES: Final = 1_000  # of one topic, as each change of one writes them all
 _MAX_ERROR_BYTES: Final = 300
+_SHORT_ERROR: Final = "See its broker's log."
 # So many hand-overs of a partition are known: the logs before are deleted after an hour as a rule.
 _MAX_HANDED_OVER: Final = 16
 
@@ -83,7 +87,7 @@ class PartitionMoves:
         A move to the broker that has the partition is left out. One that stands goes on, with the
         new throttle; one that has failed begins anew. Raises UnknownTopicError, and
         InvalidRequestError for a partition that is on its way to another broker, and for more moves
-        than a topic may have: then none begins.
+        than a topic may have; ConfigError where its node would be too large: then none begins.
         """
 
         def changed(payload: TopicPayload) -> TopicPayload:
@@ -106,7 +110,9 @@ class PartitionMoves:
                     f"{len(moves)} more are to be moved; at most {MAX_MOVES} are at a time. Move "
                     "the others when those have arrived."
                 )
-            return msgspec.structs.replace(payload, moves=wanted)
+            after = msgspec.structs.replace(payload, moves=wanted)
+            check_size(topic, payload, after, limit=MAX_BYTES_WITH_MOVES)
+            return after
 
         return self._change(f"move partitions of {topic}", topic, changed)
 
@@ -153,9 +159,14 @@ class PartitionMoves:
             if payload.id != topic_id or now is None or now.error or not _is_same(now, move):
                 return payload
             failed = msgspec.structs.replace(now, error=text or "It has failed.")
-            return msgspec.structs.replace(
+            after = msgspec.structs.replace(
                 payload, moves={**payload.moves, topic_partition.partition: failed}
             )
+            if len(encode(after)) > MAX_BYTES_WITH_ERRORS:
+                after.moves[topic_partition.partition] = msgspec.structs.replace(
+                    now, error=_SHORT_ERROR
+                )
+            return after
 
         after = self._change(f"note that the move of {topic_partition} has failed",
                              topic_partition.topic, changed)  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.payloads import MovePayload, TopicPayload, decode
+from spark_logbus.coordination.payloads import MovePayload, TopicPayload, decode, encode
 from spark_logbus.errors import (
     ConfigError,
     InvalidNameError,
@@ -22,6 +22,11 @@ from spark_logbus.zookeeper.unreadable import CorruptNodeError, foreign_node
 
 MAX_PARTITIONS = 10_000  # about 150 KB in the topic's node, far below ZooKeeper's 1 MiB
 MAX_CONFIG_BYTES = 100_000
+# Of a topic's node, which a transaction with others has to hold. Errors of moves are shortened
+# first, then no more moves begin; so the topic can still be altered, and moves can end.
+MAX_BYTES_WITH_ERRORS = 600_000
+MAX_BYTES_WITH_MOVES = 700_000
+MAX_BYTES = 800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,19 @@ def check_config(name: str, config: Mapping[str, str]) -> None:
         raise ConfigError(
             f"The configuration of the topic {name!r} has {size} characters; "
             f"use at most {MAX_CONFIG_BYTES}."
+        )
+
+
+def check_size(
+    name: str, before: TopicPayload, after: TopicPayload, *, limit: int = MAX_BYTES
+) -> None:
+    """ConfigError for a change that makes the topic's node larger, and larger than ``limit``."""
+    size = len(encode(after))
+    if size > limit and size > len(encode(before)):
+        raise ConfigError(
+            f"The topic {name!r} would take {size} bytes in ZooKeeper; up to {limit} are possible "
+            "with this change. Make its configuration shorter, or end moves that stand or have "
+            f"failed (logbus topics move {name} --cancel), and try again."
         )
 
 

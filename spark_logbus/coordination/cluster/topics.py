@@ -22,6 +22,7 @@ from spark_logbus.coordination.cluster.topic_records import (
     TopicNode,
     TopicRecord,
     check_alteration,
+    check_size,
     check_topic,
     decode_topic,
     payload_of,
@@ -111,6 +112,7 @@ class TopicRegistry:
             changed = msgspec.structs.replace(
                 payload, config=dict(after.config), partitions=dict(after.partitions)
             )
+            check_size(name, payload, changed)
             if changed != payload:
                 write = SetData(paths.topic(name), encode(changed), node.version)
                 with lost.noting((before, changed)):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from spark_logbus.coordination.cluster.moves import (
@@ -21,12 +22,19 @@ from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     Reached,
     TopicRecord,
+    check_size,
     enlarge,
 )
 from spark_logbus.coordination.cluster.topics import TopicRegistry
-from spark_logbus.coordination.payloads import MovePayload, PartitionState
+from spark_logbus.coordination.payloads import (
+    MovePayload,
+    PartitionState,
+    TopicPayload,
+    encode,
+)
 from spark_logbus.errors import (
     BrokerUnavailableError,
+    ConfigError,
     CoordinationError,
     InvalidRequestError,
     LogbusError,
@@ -39,7 +47,7 @@ from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 from spark_logbus.zookeeper.nodes import ConflictError, Nodes
 from spark_logbus.zookeeper.transactions import Create, Delete, Operation
 from tests.helpers import wait_until
-from tests.servers.zookeeper import MULTI, Proxy, allow, forbid, put, session
+from tests.servers.zookeeper import MULTI, Proxy, allow, forbid, put, read, session
 
 NODE = "/brokers/topics/orders"
 MOVED = TopicPartition("orders", 0)
@@ -181,6 +189,37 @@ class TestBegin:
             cluster.moves.begin("orders", {0: TO_2})
         put(chroot, NODE, b'{"id":"a","partitions":{"0":[1]},"config":{}}')
         assert cluster.moves.begin("orders", {0: TO_2}).moves == {0: TO_2}
+
+
+class TestSize:
+    """ZooKeeper takes a node of 1 MiB, with all that is in its transaction."""
+
+    def fill(self, chroot: str, size: int) -> None:
+        """Makes the topic's node that large."""
+        payload = msgspec.json.decode(read(chroot, NODE), type=TopicPayload)
+        empty = msgspec.structs.replace(payload, config={"a": ""})
+        text = "x" * (size - len(encode(empty)))
+        put(chroot, NODE, encode(msgspec.structs.replace(payload, config={"a": text})))
+
+    def test_a_topic_is_never_locked_out_of_its_own_changes(
+        self, cluster: Cluster, chroot: str
+    ) -> None:
+        cluster.moves.begin("orders", {0: TO_2})
+        self.fill(chroot, 699_990)
+        with pytest.raises(ConfigError, match=r"would take 7000\d\d bytes .* --cancel"):
+            cluster.moves.begin("orders", {1: TO_3})
+        fail, error = cluster.moves.fail, "It is full. " * 100
+        assert fail(MOVED, topic_id=cluster.topic_id, move=TO_2, error=error)
+        assert cluster.record.moves[0].error == "See its broker's log."
+        assert cluster.moves.cancel("orders", [0]) == {0}
+        self.fill(chroot, 799_990)
+        payload = msgspec.json.decode(read(chroot, NODE), type=TopicPayload)
+        longer = msgspec.structs.replace(payload, config={**payload.config, "b": "x" * 20})
+        with pytest.raises(ConfigError, match="up to 800000 are possible"):
+            check_size("orders", payload, longer)
+        check_size("orders", longer, payload)
+        cluster.topics.configure("orders", {"retention.ms": "5"})
+        assert cluster.record.config == {"retention.ms": "5"}
 
 
 class TestEnd:
