@@ -41,8 +41,8 @@ logger = logging.getLogger("tests.fault.load.replicas_program")
 def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: bool) -> None:
     monkeypatch = pytest.MonkeyPatch()
     with ExitStack() as stack:
-        spark = stack.enter_context(_spark()) if with_spark else None
         machines = stack.enter_context(machines_on_hosts(directory, monkeypatch, replicas=replicas))
+        spark = stack.enter_context(_spark()) if with_spark else None
         cluster = stack.enter_context(machines.connect())
         states = stack.enter_context(states_of(machines))
         copies = replicated(replicas)
