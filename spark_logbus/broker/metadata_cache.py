@@ -74,8 +74,9 @@ class MetadataCache:
     Brokers and topics are watched. So are leaders: ``StateWatch`` tells which topics have others,
     and those are read, many topics at once, and no more often than the reads take time. What gives
     no notice is found later: partitions without a leader are looked at again, and all of them now
-    and then. ``topics_changed`` is called with each new image of the topics: by ``start``, then on
-    the session's worker; it must not block.
+    and then. ``topics_changed`` is called with each new image of the topics, ``states_changed``
+    with names of topics whose leaders may be others, ``brokers_changed`` with the ids of those that
+    live: by ``start``, then on the session's worker; they must not block.
 
     Reads go on while ZooKeeper is away. They may be a moment old; ``look_up`` and
     ``look_up_brokers`` ask ZooKeeper.
@@ -89,12 +90,16 @@ class MetadataCache:
         topics: TopicRegistry,
         states: PartitionStates,
         topics_changed: Callable[[TopicsImage], None],
+        states_changed: Callable[[Collection[str]], None] = lambda _: None,
+        brokers_changed: Callable[[Collection[int]], None] = lambda _: None,
     ) -> None:
         self._session = session
         self._broker_registry = brokers
         self._topic_registry = topics
         self._partition_states = states
         self._notify = topics_changed
+        self._notify_states = states_changed
+        self._notify_brokers = brokers_changed
         self._brokers: list[BrokerAddress] = []
         self._topics: Mapping[str, TopicRecord] = {}
         self._states: dict[str, _TopicStates] = {}  # replaced as a whole
@@ -173,6 +178,7 @@ class MetadataCache:
 
     def _brokers_changed(self, brokers: list[BrokerAddress]) -> None:
         self._brokers = brokers
+        self._notify_brokers([each.broker_id for each in brokers])
 
     def _topics_changed(self, topics: dict[str, TopicRecord]) -> None:
         self._topics = topics
@@ -185,6 +191,7 @@ class MetadataCache:
         with self._lock:
             self._changed |= names
         self._thread.wake()
+        self._notify_states(names)
 
     def _read_leaders(self) -> float:
         """Read the leaders that may be others now, those that are missing, or all of them."""

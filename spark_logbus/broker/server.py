@@ -32,7 +32,7 @@ from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.identity import BrokerIdentity
 from spark_logbus.broker.maintenance import log_maintenance
-from spark_logbus.broker.metadata_cache import MetadataCache
+from spark_logbus.broker.metadata_cache import MetadataCache, TopicsImage
 from spark_logbus.broker.monitoring import Monitoring, Phase
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.follower_reads import FollowerReads
@@ -40,6 +40,7 @@ from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.hand_over import HandOvers
 from spark_logbus.broker.replica.holds import Holds
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.old_logs import OldLogs
 from spark_logbus.broker.replica.states import Replicas
@@ -114,7 +115,14 @@ class Broker:
             delayed_fetches.wake(topic_partition)
             self._delayed_followers.wake(topic_partition)
 
-        replicas = Replicas()
+        self._in_sync = InSync(
+            config.id,
+            followers=self._followers,
+            watermarks=watermarks,
+            topic=lambda name: self._metadata_cache.topics.get(name),
+            clock=clock,
+        )
+        replicas = Replicas(ended=self._in_sync.end)
         self._following = Following(
             config.id,
             logs=self._logs,
@@ -145,9 +153,16 @@ class Broker:
             replicas=replicas,
             following=self._following,
             old_logs=self._old_logs,
+            leads=self._in_sync,
+            end_promises=lambda broker_id: PromiseRegistry(session, broker_id).end(),
             clock=clock,
             partition_changed=partition_changed,
         )
+
+        def topics_changed(image: TopicsImage) -> None:
+            self._in_sync.topics_changed()
+            self._replica_manager.update(image)
+
         promises = Promises(PromiseRegistry(session, config.id))
         self._publisher = Publisher(
             self._replica_manager,
@@ -165,7 +180,9 @@ class Broker:
             brokers=brokers,
             topics=topics,
             states=states,
-            topics_changed=self._replica_manager.update,
+            topics_changed=topics_changed,
+            states_changed=self._replica_manager.states_changed,
+            brokers_changed=self._replica_manager.brokers_changed,
         )
         self._hand_overs = HandOvers(
             self._replica_manager,

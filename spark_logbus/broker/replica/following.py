@@ -161,10 +161,11 @@ class Following:
         self.thread.wake()
 
     def release(self, topic_partition: TopicPartition) -> bool:
-        """Follows a partition no more: when it returns nothing is applied to its log, which has the
-        watermark of a sole replica. Returns True if all in that log was copied by this process."""
+        """Follows a partition no more: when it returns nothing is applied to its log. Its watermark
+        is that of a sole replica, or rests where there are others. Returns True if all in that log
+        was copied by this process."""
         with self._lock:
-            self._wanted.pop(topic_partition, None)
+            wanted = self._wanted.pop(topic_partition, None)
             self._lock.wait_for(lambda: self._beginning != topic_partition)
             self._pauses.pop(topic_partition, None)
             followed = self._followed.pop(topic_partition, None)
@@ -172,7 +173,10 @@ class Following:
         if followed is not None:
             self._stop_copying(followed)
             topic_id = followed.wanted.topic_id if followed.is_copy else topic_id
-        self._watermarks.lead(topic_partition)
+        if wanted is not None and len(wanted.brokers) > 1:
+            self._watermarks.hold(topic_partition)
+        else:
+            self._watermarks.lead(topic_partition)
         log = self._logs.get(topic_partition)
         return topic_id is not None and log is not None and log.topic_id == topic_id
 

@@ -1,15 +1,22 @@
-"""Takes the lead of partitions: in ZooKeeper first, then here."""
+"""Takes the lead of partitions, in ZooKeeper first, then here, and leaves it to others.
+
+A broker takes the lead of what ZooKeeper says that it leads, after a restart say, always in a new
+epoch; and it is elected in the place of a leader that is gone. Either way it knows all that is
+decided of atomic writes before it serves the partition, and keeps that from consumers until it is
+whole.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 from spark_logbus.broker.decided_shares import PartitionShare
 from spark_logbus.broker.replica.assignments import Assigned
 from spark_logbus.broker.replica.removal import fields_about
 from spark_logbus.broker.replica.states import LeaderPartition, ReplicaEvent, Replicas
-from spark_logbus.coordination.cluster.partition_states import PartitionStates
+from spark_logbus.coordination.cluster.partition_states import LeadResult, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import LeadershipClaim, TopicRecord
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import (
@@ -25,8 +32,20 @@ from spark_logbus.zookeeper import CorruptNodeError
 logger = logging.getLogger(__name__)
 
 
+_Lead = Callable[[Sequence[LeadershipClaim]], Mapping[TopicPartition, LeadResult]]
+
+
+class LeadListener(Protocol):
+    """Keeps what goes with the lead of a partition, such as who is in sync."""
+
+    def lead(self, led: LeaderPartition, state: PartitionState) -> None:
+        """Begins with a partition that is led from now on, before anybody finds it. Raises
+        StorageError."""
+
+
 class Leadership:
-    """Leads partitions, or refuses to. ``take`` is for one thread, ``check_epochs`` for another.
+    """Leads partitions, or refuses to. ``take`` and ``elect`` are for one thread, ``check_epochs``
+    for another.
 
     ``partition_changed`` is called when a partition has new records, or is not served here.
     """
@@ -38,12 +57,14 @@ class Leadership:
         logs: LogDirectory,
         states: PartitionStates,
         replicas: Replicas,
+        leads: LeadListener,
         partition_changed: Callable[[TopicPartition], None],
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._states = states
         self._replicas = replicas
+        self._leads = leads
         self._notify = partition_changed
 
     def check_epochs(self) -> bool:
@@ -69,6 +90,9 @@ class Leadership:
         led, newest = self._replicas.leader(topic_partition), state.leader_epoch
         if led is None or led.leader_epoch == newest:
             return False
+        if state.leader != self._broker_id and newest > led.leader_epoch:
+            self.step_down(topic_partition, led, state)
+            return True
         if led.log.flushed_end < (state.end or 0):
             # The other broker's log has come further: this one is opened anew, and refused; or it
             # is left to that broker, if the partition was moved there.
@@ -86,7 +110,11 @@ class Leadership:
         if isinstance(taken, LogbusError):
             raise taken.again()
         again = LeaderPartition(led.log, taken.leader_epoch)
-        self._change_led(topic_partition, led, ReplicaEvent.LEAD, again)
+        with self._replicas.lock:
+            if self._replicas.leader(topic_partition) is not led:
+                return False
+            self._leads.lead(again, taken)
+            self._replicas.change(topic_partition, ReplicaEvent.LEAD, leader=again)
         logger.warning(
             "%s was led by another broker meanwhile, in epoch %d; leading it in epoch %d.",
             topic_partition, newest, taken.leader_epoch, extra=fields_about(topic_partition),
@@ -98,19 +126,40 @@ class Leadership:
         topic_partition: TopicPartition,
         led: LeaderPartition,
         event: ReplicaEvent,
-        again: LeaderPartition | None = None,
     ) -> bool:
         """Changes a partition if it is still led as ``led``; returns whether it was."""
         with self._replicas.lock:
             still = self._replicas.leader(topic_partition) is led
             if still:
-                self._replicas.change(topic_partition, event, leader=again)
+                self._replicas.change(topic_partition, event)
             return still
 
-    def let_go(self, topic_partition: TopicPartition, led: LeaderPartition) -> bool:
-        """Leads a partition no more, which is another broker's; returns False if it was not led as
-        ``led`` any more."""
-        return self._change_led(topic_partition, led, ReplicaEvent.HAND_OVER)
+    def let_go(
+        self, topic_partition: TopicPartition, led: LeaderPartition, *, follows: bool = False
+    ) -> bool:
+        """Leads a partition no more, which is another broker's, and perhaps follows that; returns
+        False if it was not led as ``led`` any more."""
+        event = ReplicaEvent.FOLLOW if follows else ReplicaEvent.HAND_OVER
+        return self._change_led(topic_partition, led, event)
+
+    def step_down(
+        self, topic_partition: TopicPartition, led: LeaderPartition, state: PartitionState
+    ) -> None:
+        """Leads a partition no more of which another broker has the lead. On return nothing more
+        comes into its log from clients."""
+        error = NotLeaderError(
+            f"Broker {self._broker_id} does not lead {topic_partition} any more: broker "
+            f"{state.leader} does, in epoch {state.leader_epoch}. Refresh the metadata and ask "
+            "that one."
+        )
+        led.log.fence(led.leader_epoch, error)
+        if self.let_go(topic_partition, led, follows=True):
+            self._notify(topic_partition)
+            logger.warning(
+                "%s is led by broker %d in epoch %d, no more by this one.",
+                topic_partition, state.leader, state.leader_epoch,
+                extra=fields_about(topic_partition),
+            )  # fmt: skip
 
     def take(
         self,
@@ -118,14 +167,58 @@ class Leadership:
         decided: Mapping[TopicPartition, Sequence[PartitionShare]],
         term: object,
     ) -> bool:
-        """Leads the partitions, all together; returns False when that failed for one, or this
-        broker has resigned since the ``term`` began. ``decided`` are the shares of atomic writes
-        that are not known to be published. Raises CoordinationError."""
+        """Leads partitions that ZooKeeper says this broker leads, or nobody ever led, all together;
+        returns False when that failed for one, or this broker has resigned since the ``term``
+        began. ``decided`` are the shares of atomic writes that are not known to be published.
+        Raises CoordinationError."""
+
+        def lead(claims: Sequence[LeadershipClaim]) -> Mapping[TopicPartition, LeadResult]:
+            return self._states.lead_all(claims, broker_id=self._broker_id)
+
+        return self._take(assigned, self._logs_of(assigned), decided, term, lead)
+
+    def elect(
+        self,
+        partitions: Sequence[Assigned],
+        decided: Mapping[TopicPartition, Sequence[PartitionShare]],
+        term: object,
+        live: Collection[int],
+    ) -> None:
+        """Takes the lead of partitions whose leaders are gone, all together, where no other has
+        done it before. Raises CoordinationError."""
+
+        def lead(claims: Sequence[LeadershipClaim]) -> Mapping[TopicPartition, LeadResult]:
+            return self._states.elect_all(claims, broker_id=self._broker_id, live=live)
+
+        found = self._logs.ensure_all(
+            [
+                WantedLog(
+                    each.topic_partition,
+                    each.record.topic_id,
+                    each.record.config,
+                    each.state.committed if isinstance(each.state, PartitionState) else None,
+                )
+                for each in partitions
+            ]
+        )
+        logs = [found[each.topic_partition] for each in partitions]
+        self._take(partitions, logs, decided, term, lead, elects=True)
+
+    def _take(
+        self,
+        assigned: Sequence[Assigned],
+        found: Sequence[PartitionLog | LogbusError],
+        decided: Mapping[TopicPartition, Sequence[PartitionShare]],
+        term: object,
+        lead: _Lead,
+        *,
+        elects: bool = False,
+    ) -> bool:
         done = True
         logs: dict[TopicPartition, PartitionLog] = {}
-        for each, log in zip(assigned, self._logs_of(assigned), strict=True):
+        for each, log in zip(assigned, found, strict=True):
             if isinstance(log, LogbusError):
-                done = self._is_settled(each, log) and done
+                done = self._is_settled(each, log, elects=elects) and done
                 continue
             led = self._replicas.leader(each.topic_partition)
             if led is not None and led.log is log:
@@ -136,30 +229,33 @@ class Leadership:
             logs[each.topic_partition] = log
         if not logs:
             return done
-        states = self._states.lead_all(
-            [_claim(where, log) for where, log in logs.items()],
-            broker_id=self._broker_id,
-        )
+        states = lead([_claim(where, log) for where, log in logs.items()])
         for each in assigned:
             state = states.get(each.topic_partition)
             if isinstance(state, LogbusError):
-                done = self._is_settled(each, state) and done
+                done = self._is_settled(each, state, elects=elects) and done
             elif state is not None:
                 led = LeaderPartition(logs[each.topic_partition], state.leader_epoch)
-                done = self._serve(each.topic_partition, led, term) and done
+                done = self._serve(each.topic_partition, led, state, term) and done
         return done
 
-    def _is_settled(self, assigned: Assigned, error: LogbusError) -> bool:
+    def _is_settled(self, assigned: Assigned, error: LogbusError, *, elects: bool) -> bool:
         """Tells why a partition is not led; returns False when it is to be tried again. Raises
         CoordinationError."""
         topic_partition = assigned.topic_partition
+        if elects:
+            logger.info(
+                "Not elected leader of %s: %s",
+                topic_partition, error, extra=fields_about(topic_partition),
+            )  # fmt: skip
+            return True
         if isinstance(error, CorruptNodeError):  # reported by who met it
             logger.debug("Not leading %s: %s", topic_partition, error)
         elif isinstance(error, UnknownTopicError):
             logger.info("Not taking %s, it was deleted just now: %s", topic_partition, error)
             return True
         elif isinstance(error, NotLeaderError):
-            logger.info("Not taking %s, it was moved away just now: %s", topic_partition, error)
+            logger.info("Not taking %s, it is another broker's: %s", topic_partition, error)
             return True
         elif isinstance(error, PartitionOfflineError):
             self._refuse(topic_partition, assigned.record, error)
@@ -169,13 +265,20 @@ class Leadership:
             )
         return False
 
-    def _serve(self, topic_partition: TopicPartition, led: LeaderPartition, term: object) -> bool:
+    def _serve(
+        self,
+        topic_partition: TopicPartition,
+        led: LeaderPartition,
+        state: PartitionState,
+        term: object,
+    ) -> bool:
         with self._replicas.lock:
             if self._replicas.term is not term:
                 return False  # another broker may have led since, in a later epoch
             before = self._replicas.get(topic_partition).leader
             if before is None or before.log is not led.log:
                 led.log.add_listener(lambda: self._notify(topic_partition))
+            self._leads.lead(led, state)
             led.log.advance_high_watermark()  # which a leader may have held back here before
             # Last: who finds it may append, and wait for records.
             self._replicas.change(

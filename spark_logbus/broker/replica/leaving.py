@@ -53,7 +53,7 @@ class Leaving:
         """Leaves what is assigned to others and not ``moving`` here. Returns False if the log of
         one is still in its place. Raises CoordinationError."""
         for record in image.topics.values():
-            for topic_partition in self._assignments.led_elsewhere(record):
+            for topic_partition in self._assignments.assigned_elsewhere(record):
                 self._hand_over(topic_partition, record, moves=topic_partition in moving)
         return self._let_go(moving)
 

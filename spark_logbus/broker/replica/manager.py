@@ -1,16 +1,18 @@
-"""Leads the partitions that ZooKeeper assigns to this broker, and lets go of the others."""
+"""Leads and follows the partitions that are assigned to this broker, and lets go of the others."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterator
 
 from spark_logbus.broker.decided_shares import decided_shares
 from spark_logbus.broker.metadata_cache import TopicsImage
-from spark_logbus.broker.replica.assignments import Assigned, Assignments
+from spark_logbus.broker.replica.assignments import Assigned, Assignments, WantedReplica
+from spark_logbus.broker.replica.elections import Elections
 from spark_logbus.broker.replica.following import Following
-from spark_logbus.broker.replica.leadership import Leadership
+from spark_logbus.broker.replica.known_states import KnownStates, ReadStates
+from spark_logbus.broker.replica.leadership import Leadership, LeadListener
 from spark_logbus.broker.replica.leaving import Leaving
 from spark_logbus.broker.replica.old_logs import OldLogs
 from spark_logbus.broker.replica.removal import TopicRemoval
@@ -49,12 +51,17 @@ class ReplicaManager:
     gone from ZooKeeper is removed or kept (see ``removal``).
 
     A partition that moves here is followed until ZooKeeper has it assigned here, then it is led;
-    one that has moved away is left to the other broker (see ``following``, ``leaving``).
+    one that has moved away is left to the other broker (see ``following``, ``leaving``). One with
+    several replicas is led or followed as its state says; where its leader is gone, this broker
+    may be elected (see ``elections``). ZooKeeper is asked for states when it has given notice of
+    their changes.
 
     A broker that lost its id resigns: it leads nothing, applies nothing and so deletes nothing
     until it leads again, then in new leader epochs.
 
     ``partition_changed`` is called when a partition has new records, or is led here no longer.
+    ``end_promises`` has what a broker has prepared of atomic writes prepared anew; it raises
+    CoordinationError.
     """
 
     def __init__(
@@ -67,6 +74,8 @@ class ReplicaManager:
         replicas: Replicas,
         following: Following,
         old_logs: OldLogs,
+        leads: LeadListener,
+        end_promises: Callable[[int], None],
         clock: Clock,
         partition_changed: Callable[[TopicPartition], None],
     ) -> None:
@@ -78,13 +87,20 @@ class ReplicaManager:
         self._replicas = replicas
         self._following = following
         self._old_logs = old_logs
+        self._end_promises = end_promises
         self._assignments = Assignments(broker_id)
+        self._known = KnownStates(self._assignments, states=states, replicas=replicas)
+        self._elections = Elections(clock)
+        #: Counts and times of elections.
+        self.elections = self._elections.stats
+        self._live: frozenset[int] = frozenset()
         self._removal = TopicRemoval(logs, self._replicas)
         self._leadership = Leadership(
             broker_id,
             logs=logs,
             states=states,
             replicas=replicas,
+            leads=leads,
             partition_changed=partition_changed,
         )
         self._leaving = Leaving(
@@ -98,7 +114,7 @@ class ReplicaManager:
         )
         self._newest: TopicsImage | None = None
         self._is_due = False  # the newest image is to be applied, perhaps again
-        self._applied = TopicsImage({}, session_id=0)
+        self._applied = self._configured = TopicsImage({}, session_id=0)
         self._tries = 0  # to apply the newest image
         self._logged_held: list[TopicPartition] = []
         self.thread = Periodic(
@@ -111,6 +127,25 @@ class ReplicaManager:
     def update(self, image: TopicsImage) -> None:
         """Brings the partitions in line with ``image``, soon and on another thread."""
         self._newest = image
+        self._apply_soon()
+
+    def states_changed(self, topics: Collection[str]) -> None:
+        """Leads and follows, soon, what the states of these topics' partitions say."""
+        image = self._newest
+        replicated = [
+            name
+            for name in topics
+            if image is None
+            or (record := image.topics.get(name)) is None
+            or self._assignments.is_replicated_here(record)
+        ]
+        if replicated:
+            self._known.changed(replicated)
+            self._apply_soon()
+
+    def brokers_changed(self, live: Collection[int]) -> None:
+        """Has leaders elected, soon, in the place of those that do not live."""
+        self._live = frozenset(live)
         self._apply_soon()
 
     def _apply_soon(self) -> None:
@@ -127,6 +162,7 @@ class ReplicaManager:
     def lead_again(self) -> None:
         """Takes the partitions in new leader epochs: the id is this broker's again."""
         self._replicas.begin_term()
+        self._known.forget()
         self._apply_soon()
 
     def check_epochs(self) -> None:
@@ -135,9 +171,12 @@ class ReplicaManager:
         if self._leadership.check_epochs():
             self._apply_soon()
 
-    def let_go(self, topic_partition: TopicPartition, led: LeaderPartition) -> None:
-        """Leaves a partition, if it is still led as ``led``, to the broker that has its lead."""
-        if self._leadership.let_go(topic_partition, led):
+    def let_go(
+        self, topic_partition: TopicPartition, led: LeaderPartition, *, follows: bool = False
+    ) -> None:
+        """Leaves a partition, if it is still led as ``led``, to the broker that has its lead, and
+        which this one perhaps follows."""
+        if self._leadership.let_go(topic_partition, led, follows=follows):
             self._notify(topic_partition)
 
     # -- lookups --------------------------------------------------------------------------
@@ -190,13 +229,14 @@ class ReplicaManager:
         self._tries += 1
         try:
             if self._apply(image, term):
-                return math.inf
+                return self._elections.pause_s()
         except Exception:
             logger.exception("The partitions could not be brought in line with ZooKeeper.")
         return self._pause_s()
 
     def _pause_s(self) -> float:
-        pause_s, refused = _RETRY.pause_s(self._tries), len(self.refused())
+        pause_s = min(_RETRY.pause_s(self._tries), self._elections.pause_s())
+        refused = len(self.refused())
         if self._leaving.waits:
             pause_s = min(pause_s, _COPY_RETRY_S)
         if not refused:
@@ -212,29 +252,35 @@ class ReplicaManager:
         moving = self._assignments.moving_here(image.topics.values())
         done = self._removal.remove_deleted(image.topics)
         try:
-            done = self._take(image, term) and done
+            states = self._known.read(image.topics.values())
+            self._step_down()
+            if self._take(image, states, term, all_led=image is not self._configured):
+                self._configured = image
+            else:
+                done = False
+            self._elect(image, term)
             done = self._leaving.leave(image, moving) and done
         except CoordinationError as error:
             logger.warning("Not all partitions can be led yet, trying again: %s", error)
             return False
+        followed = self._followed(image)
         if self._replicas.term is term:
-            self._following.want(
-                {
-                    topic_partition: each
-                    for topic_partition, each in moving.items()
-                    if self._replicas.get(topic_partition).state in _MAY_FOLLOW
-                }
-            )
-        self._log_held(moving)
+            targets = {
+                topic_partition: each
+                for topic_partition, each in moving.items()
+                if self._replicas.get(topic_partition).state in _MAY_FOLLOW
+            }
+            self._following.want({**followed, **targets})
+        self._log_held({*moving, *followed})
         return done
 
     def _remove(self, record: TopicRecord, image: TopicsImage) -> None:
         """Removes or keeps what is here of a topic that is gone."""
-        led = {*self._assignments.led_here(record)}
+        assigned = {*self._assignments.assigned_here(record)}
         gone = [
             topic_partition
             for partition in record.partitions
-            if (topic_partition := TopicPartition(record.name, partition)) in led
+            if (topic_partition := TopicPartition(record.name, partition)) in assigned
             or self._replicas.get(topic_partition).state is not ReplicaState.ABSENT
         ]
         for topic_partition in gone:
@@ -244,24 +290,96 @@ class ReplicaManager:
         for topic_partition in gone:
             self._notify(topic_partition)
 
-    def _take(self, image: TopicsImage, term: object) -> bool:
-        """Leads what is assigned here. Raises CoordinationError."""
+    def _step_down(self) -> None:
+        """Leads no more what another broker leads."""
+        for topic_partition, led in self._replicas.leading().items():
+            state = self._known.get(topic_partition, led.log.topic_id)
+            if (
+                state is not None
+                and state.leader != self._broker_id
+                and state.leader_epoch > led.leader_epoch
+            ):
+                self._leadership.step_down(topic_partition, led, state)
+
+    def _take(self, image: TopicsImage, states: ReadStates, term: object, *, all_led: bool) -> bool:
+        """Leads what is to be led here; ``all_led``: what is led already is to be configured as its
+        topic says. Raises CoordinationError."""
         done = True
-        states = self._states_to_lead(image.topics.values())
-        decided = decided_shares(self._writers.pending().states) if states else {}
-        for topic_partition in states:
-            self._following.release(topic_partition)
-        assigned = [
-            Assigned(topic_partition, record, states.get(topic_partition))
-            for record in image.topics.values()
-            for topic_partition in self._assignments.led_here(record)
-        ]
+        assigned = []
+        for record in image.topics.values():
+            for topic_partition in self._assignments.assigned_here(record):
+                if self._is_led(topic_partition, record):
+                    if all_led:
+                        assigned.append(Assigned(topic_partition, record, None))
+                elif topic_partition in states:
+                    each = Assigned(topic_partition, record, states[topic_partition])
+                    if each.is_replicated and isinstance(each.state, CorruptNodeError):
+                        done = False  # it is followed, if it was
+                    elif self._assignments.leads(each, self._live):
+                        self._following.release(topic_partition)
+                        assigned.append(each)
+        decided = (
+            decided_shares(self._writers.pending().states)
+            if any(not self._is_led(each.topic_partition, each.record) for each in assigned)
+            else {}
+        )
         for start in range(0, len(assigned), MAX_CLAIMS):
             if self.thread.stopping.is_set() or self._replicas.term is not term:
                 return False
             some = assigned[start : start + MAX_CLAIMS]
             done = self._leadership.take(some, decided, term) and done
         return done
+
+    def _is_led(self, topic_partition: TopicPartition, record: TopicRecord) -> bool:
+        led = self.find(topic_partition)
+        return led is not None and led.log.topic_id == record.topic_id
+
+    def _elect(self, image: TopicsImage, term: object) -> None:
+        """Tries to be elected leader of what has lost its leader. Raises CoordinationError."""
+        ranks: dict[TopicPartition, int] = {}
+        candidates: dict[TopicPartition, Assigned] = {}
+        for record, topic_partition, state in self._replicated(image):
+            each = Assigned(topic_partition, record, state)
+            rank = self._assignments.rank(each, state, self._live)
+            if rank is not None:
+                ranks[topic_partition], candidates[topic_partition] = rank, each
+        due = [candidates[each] for each in self._elections.due(ranks)]
+        if not due:
+            return
+        for leader in {each.state.leader for each in due if isinstance(each.state, PartitionState)}:
+            self._end_promises(leader)
+        for each in due:
+            self._following.release(each.topic_partition)
+        decided = decided_shares(self._writers.pending().states)
+        for start in range(0, len(due), MAX_CLAIMS):
+            if self.thread.stopping.is_set() or self._replicas.term is not term:
+                return
+            some = due[start : start + MAX_CLAIMS]
+            self._leadership.elect(some, decided, term, self._live)
+            for each in some:
+                if self._is_led(each.topic_partition, each.record):
+                    self._elections.won(each.topic_partition)
+                else:
+                    self._elections.stats.lost.add()
+
+    def _followed(self, image: TopicsImage) -> dict[TopicPartition, WantedReplica]:
+        """Returns what is assigned here and led by others."""
+        return {
+            topic_partition: WantedReplica(topic_partition, record, state=state)
+            for record, topic_partition, state in self._replicated(image)
+            if state.leader != self._broker_id and not self._is_led(topic_partition, record)
+        }
+
+    def _replicated(
+        self, image: TopicsImage
+    ) -> Iterator[tuple[TopicRecord, TopicPartition, PartitionState]]:
+        """Yields what is assigned here and has several replicas, with its state as it was last
+        read; but what was never led."""
+        for record in image.topics.values():
+            for topic_partition in self._assignments.assigned_here(record):
+                state = self._known.get(topic_partition, record.topic_id)
+                if state is not None:
+                    yield record, topic_partition, state
 
     def _hold_all(self) -> None:
         for topic_partition in self._following.followed():
@@ -289,14 +407,3 @@ class ReplicaManager:
                 len(held), ", ".join(map(str, held[:_SHOWN])), ", ..." * (len(held) > _SHOWN),
             )  # fmt: skip
         self._logged_held = held
-
-    def _states_to_lead(
-        self, records: Iterable[TopicRecord]
-    ) -> dict[TopicPartition, PartitionState | CorruptNodeError | None]:
-        """Reads the states in ZooKeeper of the partitions that are to be led here and are not."""
-        return self._states.states_of(
-            topic_partition
-            for record in records
-            for topic_partition in self._assignments.led_here(record)
-            if (led := self.find(topic_partition)) is None or led.log.topic_id != record.topic_id
-        )

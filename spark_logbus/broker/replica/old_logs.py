@@ -73,10 +73,10 @@ def why_kept(
     if record is None or not record.readable or record.topic_id != log.topic_id:
         return f"ZooKeeper has no topic {where.topic} with the id {log.topic_id} that can be read"
     assigned = record.partitions.get(where.partition, [])
-    if not assigned or (assigned[0] == broker_id and not aside):
+    if not assigned or (broker_id in assigned and not aside):
         return "ZooKeeper does not have the partition assigned to another broker"
-    if state is None or isinstance(state, CorruptNodeError) or state.leader != assigned[0]:
-        return "ZooKeeper does not know that the broker leads to which the partition is assigned"
+    if state is None or isinstance(state, CorruptNodeError) or state.leader not in assigned:
+        return "ZooKeeper does not know that a broker leads to which the partition is assigned"
     if state.refused is not None:
         return f"broker {state.leader} does not serve the partition: {state.refused}"
     if state.leader_epoch < log.extent.leader_epoch or (state.end or 0) < log.extent.end:

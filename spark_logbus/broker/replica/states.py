@@ -7,15 +7,15 @@ A topic may be deleted and created anew under its name, while the disk does not 
 the one before. So a partition can be led or refused although it was to be removed: the log of the
 topic before has been set aside by then.
 
-A partition that moves here is followed until it is led here; one that moved away is another
-broker's until nothing of it is left here.
+A partition is followed that moves here, until it is led here, or that is assigned here and led by
+another broker. One that moved away is another broker's until nothing of it is left here.
 """
 
 from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,7 +38,7 @@ class ReplicaState(enum.Enum):
     HELD = "held"
     #: Its topic was deleted, and its log is to go as soon as the disk lets it.
     REMOVING = "removing"
-    #: It moves here: its log is copied from its leader's, and not served.
+    #: Another broker leads it, and its log here is to be as that one's; it is not served.
     FOLLOWING = "following"
     #: It is another broker's: its log here, which is not served, is to be set aside or deleted.
     MOVED = "moved"
@@ -63,7 +63,7 @@ class ReplicaEvent(enum.Enum):
     REMOVE = "remove"
     #: The topic whose log was to be removed is in ZooKeeper again.
     RETURN = "return"
-    #: It is to move here, and its log is there to be copied into.
+    #: It moves here, or another broker has taken its lead; its log is there to be copied into.
     FOLLOW = "follow"
     #: It is assigned to another broker: it has moved there, or does not move here any more.
     HAND_OVER = "hand over"
@@ -81,11 +81,11 @@ TRANSITIONS: Final[Mapping[ReplicaState, Mapping[ReplicaEvent, ReplicaState]]] =
     },
     _LEADING: {
         _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _HELD, _KEEP: _HELD, _DELETE: _REMOVING,
-        _OVERTAKE: _HELD, _HAND_OVER: _MOVED,
+        _OVERTAKE: _HELD, _HAND_OVER: _MOVED, _FOLLOW: _FOLLOWING,
     },
     _REFUSED: {
         _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _REFUSED, _KEEP: _HELD, _DELETE: _REMOVING,
-        _HAND_OVER: _MOVED,
+        _HAND_OVER: _MOVED, _FOLLOW: _FOLLOWING,
     },
     _HELD: {
         _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _HELD, _KEEP: _HELD, _DELETE: _REMOVING,
@@ -101,7 +101,7 @@ TRANSITIONS: Final[Mapping[ReplicaState, Mapping[ReplicaEvent, ReplicaState]]] =
     },
     _MOVED: {
         _LEAD: _LEADING, _REFUSE: _REFUSED, _RESIGN: _MOVED, _KEEP: _HELD, _DELETE: _REMOVING,
-        _REMOVE: _ABSENT, _HAND_OVER: _MOVED,
+        _REMOVE: _ABSENT, _HAND_OVER: _MOVED, _FOLLOW: _FOLLOWING,
     },
 }  # fmt: skip
 
@@ -146,9 +146,11 @@ class Replicas:
     """The partitions that a broker has to do with, by state. Thread-safe; reads take no lock.
 
     Changes are made under ``lock``, which a caller holds if its change depends on what it read.
+    ``ended`` is called, with the lock held, with what is led no more; it must not block.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[LeaderPartition], None] = lambda _: None) -> None:
+        self._ended = ended
         self.lock = threading.RLock()
         #: Stands for the time since this broker has its id; None while another one has it.
         self.term: object | None = object()
@@ -200,6 +202,8 @@ class Replicas:
                     leader=None if state is _REMOVING else leader or now.leader,
                     error=error if state is _REFUSED else None,
                 )
+            if now.state is _LEADING and state is not _LEADING and now.leader is not None:
+                self._ended(now.leader)
 
     def begin_term(self) -> None:
         """Notes that this broker has its id again."""

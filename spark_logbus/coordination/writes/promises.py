@@ -59,6 +59,12 @@ class PromiseRegistry:
 
         self._nodes.repeat(f"write {self._path}", attempt)
 
+    def end(self) -> None:
+        """Have what the broker has prepared count no more until it is prepared anew: another takes
+        its lead. Raises CoordinationError."""
+        if self.read() is not None:
+            self.write(secrets.token_hex(_TOKEN_BYTES))
+
 
 def token_of(data: bytes, path: str) -> str:
     """CorruptNodeError for anything but the content of a broker's node."""

@@ -124,7 +124,10 @@ class PartitionPublishing:
             return self._writer.tail.end_offset
 
     def fence(self, leader_epoch: int, error: LogbusError, *, within_s: float) -> bool:
-        """Publish nothing more in that leader epoch; False if what is under way takes longer."""
+        """Publish nothing more in that leader epoch; False if what is under way takes longer. With
+        -1 that fails at its next chunk, and is waited for."""
+        if within_s < 0:
+            self._writer.set_fence(leader_epoch, error)
         if not self._publishing.acquire(timeout=within_s):
             return False
         try:

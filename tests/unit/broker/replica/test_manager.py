@@ -15,7 +15,9 @@ import pytest
 
 from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.broker.replica import manager as module
+from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.following import Following as FollowingLeaders
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.old_logs import OldLogs
 from spark_logbus.broker.replica.states import Replicas, ReplicaState
@@ -170,7 +172,15 @@ class Following:
         self.session_id = 1
         self.moved: list[TopicPartition] = []
         self.watermarks = HighWatermarks()
-        self.replicas = replicas = Replicas()
+        in_sync = InSync(
+            1,
+            followers=Followers(clock=SystemClock(), written=lambda _: None),
+            watermarks=self.watermarks,
+            topic=lambda name: self.topics.records.get(name),
+            clock=SystemClock(),
+        )
+        self.replicas = replicas = Replicas(ended=in_sync.end)
+        self.promises_ended: list[int] = []
         states = cast(PartitionStates, self.topics)
         self.following = FollowingLeaders(
             1,
@@ -202,6 +212,8 @@ class Following:
             replicas=replicas,
             following=self.following,
             old_logs=self.old_logs,
+            leads=in_sync,
+            end_promises=self.promises_ended.append,
             clock=logs.clock,
             partition_changed=self.moved.append,
         )
@@ -409,7 +421,7 @@ def test_a_partition_that_moves_while_it_is_taken_is_no_error(
     caplog.set_level("INFO")
     following.topics.failures = [NotLeaderError("moved to broker 2")]
     following.tell()
-    wait_until(lambda: "it was moved away just now: moved to broker 2" in caplog.text)
+    wait_until(lambda: "it is another broker's: moved to broker 2" in caplog.text)
     assert not following.leads()
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
