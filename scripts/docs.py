@@ -29,6 +29,7 @@ from spark_logbus.broker import (
     MetricsConfig,
     MovesConfig,
     NetworkConfig,
+    ReplicationConfig,
 )
 from spark_logbus.broker.monitoring.metric_table import METRICS, MetricKind
 from spark_logbus.cli.app import VERBS, loaded
@@ -48,6 +49,7 @@ TABLES: dict[str, type[Any]] = {
     "log": LogConfig,
     "compaction": CompactionConfig,
     "moves": MovesConfig,
+    "replication": ReplicationConfig,
     "metrics": MetricsConfig,
     "logging": LoggingConfig,
 }
@@ -63,6 +65,7 @@ HEADS = {"log": "Defaults of all topics; a topic can override each, under Kafka'
 REQUIRED = {"id": "1", "data_dir": '"data/broker-1"'}
 EXAMPLES = {
     "advertised_host": '"broker-1.example"',
+    "rack": '"a1"',
     "retention_bytes": "107_374_182_400  # 100 GiB",
     "flush_records": "10_000",
     "flush_ms": "1_000",

@@ -6,6 +6,7 @@ from spark_logbus.broker.config import (
     LoggingConfig,
     MetricsConfig,
     MovesConfig,
+    ReplicationConfig,
     load_broker_config,
 )
 from spark_logbus.broker.data_directory import BROKER_FILES
@@ -21,5 +22,6 @@ __all__ = [
     "MetricsConfig",
     "MovesConfig",
     "NetworkConfig",
+    "ReplicationConfig",
     "load_broker_config",
 ]

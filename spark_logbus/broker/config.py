@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_logbus.config import build, load_toml, require
+from spark_logbus.errors import ConfigError, InvalidNameError
 from spark_logbus.log import LogConfig
+from spark_logbus.model import check_name
 from spark_logbus.network.config import NetworkConfig
 
 MiB = 1 << 20
@@ -56,6 +58,23 @@ class MovesConfig:
         for name in ("retention_ms", "reserve_bytes"):
             value = getattr(self, name)
             require(0 <= value <= 1 << 50, f"{name} must be 0 to {1 << 50}, got {value}.")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationConfig:
+    """Partitions with several replicas."""
+
+    #: A follower that has not had all that this leader has for so long is in sync no more, and
+    #: nobody waits for it until it has caught up. One whose broker is gone is dropped at once.
+    lag_max_ms: int = 10_000
+    #: A partition goes back to its preferred leader when that has been in sync for so long: after a
+    #: restart it would otherwise lead nothing.
+    preferred_after_ms: int = 300_000
+
+    def __post_init__(self) -> None:
+        for name, least in (("lag_max_ms", 100), ("preferred_after_ms", 0)):
+            value = getattr(self, name)
+            require(least <= value <= 1 << 40, f"{name} must be {least} to {1 << 40}, got {value}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +130,9 @@ class BrokerConfig:
     #: What clients connect to, when it differs from ``host``; needed when that is
     #: 0.0.0.0.
     advertised_host: str | None = None
+    #: Where the broker stands: what fails together, such as a rack or an availability zone, has the
+    #: same name. Replicas of a partition are on different racks while there are enough.
+    rack: str | None = None
     #: The ensemble, with one chroot at the end.
     zookeeper: str = "localhost:2181/logbus"
     #: A silent broker counts as gone after this: shorter notices sooner, longer forgives longer
@@ -120,8 +142,9 @@ class BrokerConfig:
     #: Of a topic that is created or enlarged. Each partition costs its leader a directory and an
     #: open file, and each producer and consumer some memory.
     max_partitions_per_topic: int = 1_000
-    #: Over all topics, for each broker that is alive when a topic is created or enlarged: the
-    #: broker asks the operating system for 4,096 open files beside its connections.
+    #: Over all topics, each replica counted, for each broker that is alive when a topic is created
+    #: or enlarged: the broker asks the operating system for 4,096 open files beside its
+    #: connections.
     max_partitions_per_broker: int = 3_500
     #: A writer that has committed nothing for so long is forgotten, with the version that it
     #: committed last: a streaming query that is resumed later may write its last micro-batch twice.
@@ -130,6 +153,7 @@ class BrokerConfig:
     log: LogConfig = LogConfig()
     compaction: CompactionConfig = CompactionConfig()
     moves: MovesConfig = MovesConfig()
+    replication: ReplicationConfig = ReplicationConfig()
     metrics: MetricsConfig = MetricsConfig()
     logging: LoggingConfig = LoggingConfig()
 
@@ -137,6 +161,11 @@ class BrokerConfig:
         require(self.id >= 0, f"id must be 0 or more, got {self.id}.")
         require(0 <= self.port < 65_536, f"port must be 0 to 65535, got {self.port}.")
         require(bool(self.host), "host must not be empty; 0.0.0.0 listens on all addresses.")
+        if self.rack is not None:
+            try:
+                check_name("rack", self.rack)
+            except InvalidNameError as error:
+                raise ConfigError(f"rack: {error.message}") from error
         for name, limit in _TOPIC_LIMITS.items():
             value = getattr(self, name)
             require(0 < value <= limit, f"{name} must be 1 to {limit}, got {value}.")
@@ -161,6 +190,7 @@ _TABLES: dict[str, type[Any]] = {
     "log": LogConfig,
     "compaction": CompactionConfig,
     "moves": MovesConfig,
+    "replication": ReplicationConfig,
     "metrics": MetricsConfig,
     "logging": LoggingConfig,
 }

@@ -290,6 +290,7 @@ class Broker:
             metadata_cache=self._metadata_cache,
             topics=topics,
             drained=drained,
+            brokers=brokers,
             subjects=subjects,
             executor=self._zookeeper_executor,
         )
@@ -337,7 +338,13 @@ class Broker:
         """The address for clients; known after ``start``."""
         assert self._network is not None, "the broker has not been started"
         host = self.config.advertised_host or self.config.host
-        return BrokerAddress(self.config.id, host, self._network.port, self._network.local_socket)
+        return BrokerAddress(
+            self.config.id,
+            host,
+            self._network.port,
+            self._network.local_socket,
+            self.config.rack,
+        )
 
     def start(self) -> None:
         config = self.config

@@ -231,6 +231,13 @@ def as_partition_count(partitions: object) -> int:
     return number
 
 
+def as_replica_count(replicas: object) -> int:
+    number = _whole(replicas)
+    if number is None:
+        raise ConfigError(f"replicas must be a whole number, got {_shown(replicas)}.")
+    return number
+
+
 def as_config(config: Mapping[str, object]) -> dict[str, str]:
     """A topic's configuration as text; whole numbers are written out."""
     if not isinstance(config, Mapping):

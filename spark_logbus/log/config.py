@@ -10,6 +10,7 @@ from typing import Any, Final
 from spark_logbus.config import OF_TOPICS_ONLY, nearest
 from spark_logbus.errors import ConfigError
 from spark_logbus.times import US_PER_MS, parse_duration_us
+from spark_logbus.topic_replication import REPLICATION_KEYS
 from spark_logbus.topic_schemas import (
     PLAIN,
     SCHEMA_KEYS,
@@ -179,8 +180,8 @@ class LogConfig:
             elif key in TOPIC_KEYS:
                 name, least, optional = TOPIC_KEYS[key]
                 changes[name] = _number(key, text, least=least, optional=optional)
-            elif key not in SCHEMA_KEYS:
-                known = (*TOPIC_KEYS, *TEXT_KEYS, *SCHEMA_KEYS)
+            elif key not in SCHEMA_KEYS and key not in REPLICATION_KEYS:
+                known = (*TOPIC_KEYS, *TEXT_KEYS, *SCHEMA_KEYS, *REPLICATION_KEYS)
                 near = nearest(key, known)
                 hint = f"did you mean {near}?" if near else f"use {', '.join(known)}."
                 raise ConfigError(f"The topic configuration has no key {key!r}; {hint}")

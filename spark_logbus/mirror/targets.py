@@ -11,6 +11,7 @@ from spark_logbus.coordination.mirrors import MirroredTopic, Point
 from spark_logbus.errors import BrokerUnavailableError, InvalidRequestError, TopicRecreatedError
 from spark_logbus.mirror.source.source import SourceTopic
 from spark_logbus.model import Latest, TopicPartition
+from spark_logbus.topic_replication import REPLICATION_KEYS
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,12 @@ def config_differences(
         for key in sorted({*source, *target})
         if source.get(key) != target.get(key)
     }
+
+
+def _copied(config: Mapping[str, str]) -> dict[str, str]:
+    """Returns what source and target are to have the same of a configuration: not what is said of
+    replicas, as the target may have another number of brokers. Pure."""
+    return {key: text for key, text in config.items() if key not in REPLICATION_KEYS}
 
 
 class Targets:
@@ -70,7 +77,8 @@ class Targets:
                 "anew, from its beginning, use `logbus mirror forget`."
             )
         if target is None:
-            return self._admin.create_topic(name, partitions=partitions, config=topic.config)
+            config = _copied(topic.config)
+            return self._admin.create_topic(name, partitions=partitions, config=config)
         if entry is None:
             self._require_empty(topic, target)
         if len(target.partitions) < partitions:
@@ -109,7 +117,7 @@ class Targets:
 
     def _tell(self, topic: SourceTopic, target: TopicDescription) -> None:
         """Warns of how the configurations differ, each time that changes."""
-        differences = config_differences(topic.config, target.config)
+        differences = config_differences(_copied(topic.config), _copied(target.config))
         if differences != self._told.get(topic.name, {}):
             shown = ", ".join(
                 f"{key} is {here or 'not set'} in the source and {there or 'not set'} in the target"

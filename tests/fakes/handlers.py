@@ -164,6 +164,7 @@ def dispatcher_over(
                 metadata_cache=cache,
                 topics=cast(TopicRegistry, topics),
                 drained=cast(DrainedBrokers, Drained()),
+                brokers=cast(BrokerRegistry, brokers),
                 subjects=cast(SubjectReader, None),  # for topics with schemas
                 executor=executor,
             ),

@@ -143,6 +143,12 @@ class MoveHandler:
         record = self._topics.get(topic)
         for partition, to in wanted.items():
             assigned = [] if record is None else record.partitions.get(partition, [])
+            if len(assigned) > 1:
+                raise InvalidRequestError(
+                    f"{topic}-{partition} has replicas on brokers "
+                    f"{', '.join(map(str, assigned))}: it cannot be moved to one broker, as that "
+                    "would leave one replica. Create a topic with the replicas that it is to have."
+                )
             for broker_id in assigned[:1]:
                 if broker_id == to:
                     continue

@@ -47,6 +47,12 @@ def create(
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", help="How many partitions each.", min=1)
     ] = 1,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas", "-r", help="How many brokers have a copy of each partition.", min=1
+        ),
+    ] = 1,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", help=_PAIR, metavar="KEY=VALUE")
     ] = None,
@@ -105,9 +111,12 @@ def create(
     With a schema, it is registered first, and brokers take no values without a schema of its
     subject. Encodings and subjects cannot be changed afterwards.
 
+    Replicas are on as many brokers, and in as many racks while there are enough.
+
     \b
     Example:
       logbus topics create orders payments -p 4 -c retention.ms=7d
+      logbus topics create bookings -p 12 --replicas 3
       logbus topics create flights --value-schema flight.avsc --value-encoding columns
     """
     from spark_logbus.client import Admin
@@ -125,6 +134,7 @@ def create(
             admin.create_topic(
                 name,
                 partitions=partitions,
+                replicas=replicas,
                 config=wanted,
                 value_schema=value_text,
                 value_encoding=None if value_encoding is None else value_encoding.value,

@@ -19,9 +19,10 @@ from spark_logbus.client.admin.moves import (
     move_partitions,
 )
 from spark_logbus.client.admin.offsets import OffsetQueries
-from spark_logbus.client.arguments import as_config, as_partition_count
+from spark_logbus.client.arguments import as_config, as_partition_count, as_replica_count
 from spark_logbus.errors import (
     BrokerUnavailableError,
+    ConfigError,
     LogbusError,
     RequestTimeoutError,
     TopicExistsError,
@@ -81,6 +82,7 @@ class Admin(OffsetQueries):
         name: str,
         *,
         partitions: int,
+        replicas: int = 1,
         config: Mapping[str, str | int] | None = None,
         value_schema: Any = None,
         value_encoding: str | None = None,
@@ -93,6 +95,7 @@ class Admin(OffsetQueries):
     ) -> TopicDescription:
         """Create a topic and wait until every broker knows it and every leader answers for it.
 
+        Each partition has ``replicas``, on as many brokers and, while there are enough, racks.
         ``config`` values are text, or whole numbers, as in ``{"retention.ms": 60_000}``.
         Raises TopicExistsError, InvalidNameError, ConfigError, and RequestTimeoutError if the
         leaders are not ready in time, in which case the topic exists all the same.
@@ -106,7 +109,7 @@ class Admin(OffsetQueries):
         """
         check_name("topic", name)
         deadline = self._cluster.deadline_ms(timeout_ms)
-        count = as_partition_count(partitions)
+        count, copies = as_partition_count(partitions), as_replica_count(replicas)
         wanted = as_config(config or {})
         of_value = (value_schema, value_encoding, value_subject)
         of_key = (key_schema, key_encoding, key_subject)
@@ -121,13 +124,28 @@ class Admin(OffsetQueries):
             if exists:
                 wanted = {key: text for key, text in wanted.items() if key not in SCHEMA_KEYS}
             else:
-                wanted = self._with_schemas(name, wanted, of_value, of_key)
-        request = CreateTopicRequest(name, count, wanted)
+                # Imported here: Spark tasks use this class and never talk to ZooKeeper.
+                from spark_logbus.client.schemas.admin import with_schemas
+
+                wanted = with_schemas(
+                    name, wanted, value=of_value, key=of_key, zookeeper=self._cluster.zookeeper
+                )
+        request = CreateTopicRequest(name, count, wanted, copies)
+
+        def create(deadline: Deadline, silent: list[LogbusError]) -> None:
+            made = self._cluster.ask_any(
+                Api.CREATE_TOPIC, request, CreateTopicResponse, deadline=deadline, silent=silent
+            )
+            if made.replicas != copies:
+                raise ConfigError(
+                    f"The topic {name!r} was created with one replica of each partition instead of "
+                    f"{copies}: a broker's release knows no more. Delete it and upgrade all "
+                    "brokers first."
+                )
+
         self._change(
             f"Creating topic {name}",
-            lambda deadline, silent: self._cluster.ask_any(
-                Api.CREATE_TOPIC, request, CreateTopicResponse, deadline=deadline, silent=silent
-            ),
+            create,
             done_already=TopicExistsError,
             accept=if_not_exists,
             deadline=deadline,
@@ -149,29 +167,6 @@ class Admin(OffsetQueries):
         except UnknownTopicError:
             return None
         return known.topic_id
-
-    def _with_schemas(
-        self,
-        topic: str,
-        config: dict[str, str],
-        value: tuple[Any, str | None, str | None],
-        key: tuple[Any, str | None, str | None],
-    ) -> dict[str, str]:
-        """The configuration with what is given of schemas, which are registered."""
-        # Imported here: Spark tasks use this class and never talk to ZooKeeper.
-        from spark_logbus.client.schemas.admin import (
-            NewTopicSchema,
-            register_schemas,
-            topic_config,
-        )
-
-        of_value, of_key = (
-            NewTopicSchema(schema=schema, encoding=encoding, subject=subject)
-            for schema, encoding, subject in (value, key)
-        )
-        config = topic_config(topic, config, value=of_value, key=of_key)
-        register_schemas(config, value=of_value, key=of_key, zookeeper=self._cluster.zookeeper)
-        return config
 
     def describe_schemas(self, names: Iterable[str]) -> dict[str, list[SchemaDescription]]:
         """The encodings and subjects of topics, with the latest schemas; empty for plain bytes.

@@ -56,6 +56,25 @@ class SchemaDescription:
     schema_id: int | None
 
 
+def with_schemas(
+    topic: str,
+    config: Mapping[str, str],
+    *,
+    value: tuple[Any, str | None, str | None],
+    key: tuple[Any, str | None, str | None],
+    zookeeper: str | None,
+) -> dict[str, str]:
+    """The configuration of a new topic with what is given of schemas, encodings and subjects; the
+    schemas are registered. Raises what ``topic_config`` and ``register_schemas`` do."""
+    of_value, of_key = (
+        NewTopicSchema(schema=schema, encoding=encoding, subject=subject)
+        for schema, encoding, subject in (value, key)
+    )
+    written = topic_config(topic, config, value=of_value, key=of_key)
+    register_schemas(written, value=of_value, key=of_key, zookeeper=zookeeper)
+    return written
+
+
 def topic_config(
     topic: str, config: Mapping[str, str], *, value: NewTopicSchema, key: NewTopicSchema
 ) -> dict[str, str]:

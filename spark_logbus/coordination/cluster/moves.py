@@ -9,7 +9,7 @@ cancelled move is never handed over, and one that was handed over is not cancell
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -35,6 +35,7 @@ from spark_logbus.coordination.payloads import (
 from spark_logbus.errors import BrokerUnavailableError, InvalidRequestError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
+from spark_logbus.topic_replication import MAX_REPLICAS, TopicReplication
 from spark_logbus.zookeeper.nodes import LostReplies, Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Operation, SetData
@@ -84,22 +85,31 @@ class PartitionMoves:
     ) -> TopicRecord:
         """Asks for moves of partitions of one topic; returns the topic after that.
 
-        A move to the broker that has the partition is left out. One that stands goes on, with the
-        new throttle; one that has failed begins anew. Raises UnknownTopicError, and
-        InvalidRequestError for a partition that is on its way to another broker, and for more moves
-        than a topic may have; ConfigError where its node would be too large: then none begins.
+        A move to the brokers that have the partition is left out. One that stands goes on, with
+        the new throttle; one that has failed begins anew. Raises UnknownTopicError, and
+        InvalidRequestError for a partition that is on its way to another broker, for more moves
+        than a topic may have, and for brokers that no partition can have; ConfigError where its
+        node would be too large: then none begins.
         """
 
         def changed(payload: TopicPayload) -> TopicPayload:
             wanted = dict(payload.moves)
+            replication = TopicReplication.from_topic_config(payload.config)
             for partition, move in moves.items():
                 _require(payload, TopicPartition(topic, partition), topic_id)
+                if len({*move.to}) < len(move.to) or len(move.to) > MAX_REPLICAS:
+                    raise InvalidRequestError(
+                        f"{topic}-{partition} cannot be moved to {_brokers(move.to)}: name up to "
+                        f"{MAX_REPLICAS} brokers, each once."
+                    )
+                if len(move.to) < len(payload.partitions[partition]):
+                    replication.check(topic, len(move.to))
                 now = wanted.pop(partition, None)
                 if now is not None and not now.error:
                     if now.to != move.to:
                         raise InvalidRequestError(
-                            f"{topic}-{partition} is on its way to broker {_brokers(now.to)}; "
-                            f"cancel that move before it is sent to broker {_brokers(move.to)}."
+                            f"{topic}-{partition} is on its way to {_to(now.to)}; "
+                            f"cancel that move before it is sent to {_to(move.to)}."
                         )
                     wanted[partition] = msgspec.structs.replace(move, since_us=now.since_us)
                 elif payload.partitions[partition] != move.to:
@@ -383,6 +393,10 @@ def _handed_over(now: PartitionState, after: PartitionState, lead: HandOver) -> 
 
 def _is_with(lead: HandOver, now: PartitionState) -> bool:
     return now.leader == lead.to and now.leader_epoch > lead.leader_epoch
+
+
+def _to(ids: Sequence[int]) -> str:
+    return f"broker{'s' * (len(ids) > 1)} {_brokers(ids)}"
 
 
 def _brokers(ids: Iterable[int]) -> str:

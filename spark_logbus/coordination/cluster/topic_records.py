@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_logbus.coordination import paths
@@ -16,6 +15,7 @@ from spark_logbus.errors import (
     UnknownTopicError,
 )
 from spark_logbus.model import TopicPartition, check_name
+from spark_logbus.topic_replication import MAX_REPLICAS, REPLICATION_KEYS, TopicReplication
 from spark_logbus.topic_schemas import check_unchanged
 from spark_logbus.zookeeper.nodes import Node
 from spark_logbus.zookeeper.unreadable import CorruptNodeError, foreign_node
@@ -27,6 +27,8 @@ MAX_CONFIG_BYTES = 100_000
 MAX_BYTES_WITH_ERRORS = 600_000
 MAX_BYTES_WITH_MOVES = 700_000
 MAX_BYTES = 800_000
+# Replicas of all partitions of a topic: with ids of ten digits half a megabyte in its node.
+MAX_ASSIGNED = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class TopicRecord:
     config: dict[str, str]
     readable: bool = True
     moves: Mapping[int, MovePayload] = field(default_factory=dict)
+
+    @property
+    def replicas(self) -> int:
+        """The replicas of a partition; the most of one where they are being changed."""
+        return max(map(len, self.partitions.values()), default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +75,15 @@ class Reached:
     committed: int | None = None
 
 
-def spread(
-    *, partitions: int, brokers: Iterable[int], existing: Iterable[TopicRecord]
-) -> dict[int, list[int]]:
-    """Partitions round-robin over the brokers, starting with the one that leads the fewest.
-
-    A fixed start would give every one-partition topic to the same broker.
-    """
-    ring = sorted(set(brokers))
-    load = Counter(assigned[0] for record in existing for assigned in record.partitions.values())
-    start = min(range(len(ring)), key=lambda at: (load[ring[at]], at))
-    return {p: [ring[(start + p) % len(ring)]] for p in range(partitions)}
-
-
 def check_topic(
-    name: str, *, partitions: int, brokers: Sequence[int], config: Mapping[str, str]
+    name: str,
+    *,
+    partitions: int,
+    brokers: Collection[int],
+    config: Mapping[str, str],
+    replicas: int = 1,
 ) -> None:
+    """Raises ConfigError for a topic that cannot be made on these brokers."""
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise ConfigError(
             f"The topic {name!r} cannot have {partitions} partitions; use 1 to {MAX_PARTITIONS}."
@@ -94,20 +94,22 @@ def check_topic(
         )
     if min(brokers) < 0:
         raise ConfigError(f"A broker id is 0 or more, got {min(brokers)}.")
+    _check_replicas(name, replicas, partitions=partitions, brokers=brokers)
     check_config(name, config)
+    TopicReplication.from_topic_config(config).check(name, replicas)
 
 
-def enlarge(
-    record: TopicRecord, *, partitions: int, brokers: Iterable[int], others: Iterable[TopicRecord]
-) -> TopicRecord:
-    """The topic with partitions added up to that number, spread as those of a new topic are."""
-    have = len(record.partitions)
-    added = spread(partitions=max(0, partitions - have), brokers=brokers, existing=others)
-    more = {have + number: assigned for number, assigned in added.items()}
-    return replace(record, partitions={**record.partitions, **more})
+def check_enlarged(name: str, *, partitions: int, replicas: int, brokers: Collection[int]) -> None:
+    """Raises ConfigError for partitions that cannot be added on these brokers."""
+    if partitions > MAX_PARTITIONS:
+        raise ConfigError(
+            f"The topic {name!r} cannot have {partitions} partitions; use up to {MAX_PARTITIONS}."
+        )
+    _check_replicas(name, replicas, partitions=partitions, brokers=brokers)
 
 
 def check_alteration(before: TopicRecord, after: TopicRecord) -> None:
+    """Raises ConfigError for a change of the configuration that the topic cannot have."""
     check_config(after.name, after.config)
     check_unchanged(after.name, before.config, after.config)
     assert after.partitions.items() >= before.partitions.items(), "none is taken away or moved"
@@ -116,6 +118,10 @@ def check_alteration(before: TopicRecord, after: TopicRecord) -> None:
             f"The topic {after.name!r} cannot have {len(after.partitions)} partitions; use up to "
             f"{MAX_PARTITIONS}."
         )
+    if any(before.config.get(key) != after.config.get(key) for key in REPLICATION_KEYS):
+        wanted = TopicReplication.from_topic_config(after.config)
+        lists = (*after.partitions.values(), *(move.to for move in after.moves.values()))
+        wanted.check(after.name, min(map(len, lists), default=1))
 
 
 def check_config(name: str, config: Mapping[str, str]) -> None:
@@ -137,6 +143,26 @@ def check_size(
             f"The topic {name!r} would take {size} bytes in ZooKeeper; up to {limit} are possible "
             "with this change. Make its configuration shorter, or end moves that stand or have "
             f"failed (logbus topics move {name} --cancel), and try again."
+        )
+
+
+def _check_replicas(name: str, replicas: int, *, partitions: int, brokers: Collection[int]) -> None:
+    if not 1 <= replicas <= MAX_REPLICAS:
+        raise ConfigError(
+            f"The topic {name!r} cannot have {replicas} replicas of a partition; use 1 to "
+            f"{MAX_REPLICAS}."
+        )
+    able = sorted({*brokers})
+    if replicas > len(able):
+        raise ConfigError(
+            f"The topic {name!r} cannot have {replicas} replicas of a partition: each is on a "
+            f"broker of its own, and {len(able)} can take one now ({', '.join(map(str, able))}). "
+            "Start more brokers, or use fewer replicas; one that is being drained takes none."
+        )
+    if partitions * replicas > MAX_ASSIGNED:
+        raise ConfigError(
+            f"The topic {name!r} cannot have {partitions} partitions with {replicas} replicas: "
+            f"that is {partitions * replicas} in all, and a topic has at most {MAX_ASSIGNED}."
         )
 
 

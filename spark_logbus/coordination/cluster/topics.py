@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import msgspec
 
 from spark_logbus.coordination import paths
+from spark_logbus.coordination.cluster.spreading import spread
 from spark_logbus.coordination.cluster.topic_records import (
     TopicNode,
     TopicRecord,
@@ -27,7 +29,6 @@ from spark_logbus.coordination.cluster.topic_records import (
     decode_topic,
     payload_of,
     record_of,
-    spread,
     unknown_topic,
 )
 from spark_logbus.coordination.payloads import TopicPayload, encode
@@ -54,14 +55,28 @@ class TopicRegistry:
         self._unreadable = session.unreadable
 
     def create(
-        self, name: str, *, partitions: int, brokers: Sequence[int], config: Mapping[str, str]
+        self,
+        name: str,
+        *,
+        partitions: int,
+        brokers: Collection[int],
+        config: Mapping[str, str],
+        replicas: int = 1,
+        racks: Mapping[int, str | None] = MappingProxyType({}),
     ) -> TopicRecord:
-        """TopicExistsError, InvalidNameError, or ConfigError for the other arguments."""
+        """Makes a topic on the brokers, which stand in ``racks``. TopicExistsError,
+        InvalidNameError, or ConfigError for the other arguments."""
         path = paths.topic(name)
-        check_topic(name, partitions=partitions, brokers=brokers, config=config)
+        check_topic(name, partitions=partitions, replicas=replicas, brokers=brokers, config=config)
         payload = TopicPayload(
             id=uuid.uuid4().hex,
-            partitions=spread(partitions=partitions, brokers=brokers, existing=self.all().values()),
+            partitions=spread(
+                partitions=partitions,
+                replicas=replicas,
+                brokers=brokers,
+                racks=racks,
+                existing=self.all().values(),
+            ),
             config=dict(config),
         )
         self._nodes.ensure(paths.TOPICS)

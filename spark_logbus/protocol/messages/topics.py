@@ -15,13 +15,19 @@ __all__ = [
 
 
 class CreateTopicRequest(Message):
+    """``replicas`` of each partition, each on a broker of its own."""
+
     name: str
     partitions: int
     config: dict[str, str] = {}
+    replicas: int = 1
 
 
 class CreateTopicResponse(Message):
+    """``replicas`` that each partition has: a broker of an earlier release makes one only."""
+
     topic_id: str
+    replicas: int = 1
 
 
 declare(

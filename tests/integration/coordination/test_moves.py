@@ -18,12 +18,12 @@ from spark_logbus.coordination.cluster.moves import (
     PartitionMoves,
 )
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
+from spark_logbus.coordination.cluster.spreading import enlarge
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     Reached,
     TopicRecord,
     check_size,
-    enlarge,
 )
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.payloads import (

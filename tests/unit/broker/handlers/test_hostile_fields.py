@@ -11,7 +11,8 @@ import pytest
 
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.cluster.brokers import MOVES, BrokerRegistration
+from spark_logbus.coordination.cluster.brokers import MOVES, REPLICATES, BrokerRegistration
+from spark_logbus.coordination.cluster.spreading import spread
 from spark_logbus.coordination.cluster.topic_records import (
     LeadershipClaim,
     TopicNode,
@@ -99,7 +100,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
         ListOffsetsRequest([ListOffsetsPartition("t", 0, "timestamp", 5, TOPIC_ID)]),
         b"",
     ),
-    Api.CREATE_TOPIC: (CreateTopicRequest("new", 2, {"retention.ms": "5"}), b""),
+    Api.CREATE_TOPIC: (CreateTopicRequest("new", 2, {"retention.ms": "5"}, 2), b""),
     Api.DELETE_TOPIC: (DeleteTopicRequest("t", TOPIC_ID), b""),
     Api.SPLIT_RANGE: (SplitRangeRequest([SplitRangePartition("t", 0, 0, 3, 100)]), b""),
     Api.ALTER_TOPIC: (AlterTopicRequest("t", {"flush.ms": "5"}, ["retention.ms"], 2), b""),
@@ -139,12 +140,17 @@ class Topics:
 
     def __init__(self) -> None:
         self.topics = {"t": TopicRecord("t", TOPIC_ID, {0: [5], 1: [5]}, {})}
-        self.brokers = [BrokerAddress(5, "h", 1)]
+        self.brokers = [BrokerAddress(5, "h", 1), BrokerAddress(6, "h", 1)]
 
-    def create(self, name: str, *, partitions: int, brokers: Any, config: Any) -> TopicRecord:
+    def create(
+        self, name: str, *, partitions: int, replicas: int, brokers: Any, racks: Any, config: Any
+    ) -> TopicRecord:
         check_name("topic", name)
-        check_topic(name, partitions=partitions, brokers=brokers, config=config)
-        return TopicRecord(name, TOPIC_ID, {each: [5] for each in range(partitions)}, config)
+        check_topic(name, partitions=partitions, replicas=replicas, brokers=brokers, config=config)
+        assigned = spread(
+            partitions=partitions, replicas=replicas, brokers=brokers, racks=racks, existing=[]
+        )
+        return TopicRecord(name, TOPIC_ID, assigned, config)
 
     def alter(
         self, name: str, change: Callable[[TopicRecord], TopicRecord]
@@ -184,7 +190,7 @@ class Brokers:
 
     def registrations(self) -> list[BrokerRegistration]:
         return [
-            BrokerRegistration(BrokerAddress(broker_id, "h", 1), "1", 1, MOVES)
+            BrokerRegistration(BrokerAddress(broker_id, "h", 1), "1", 1, MOVES | REPLICATES)
             for broker_id in (5, 6)
         ]
 
