@@ -49,7 +49,14 @@ Groups = Annotated[
     typer.Argument(help="One group or several.", metavar="GROUP", autocompletion=group_names),
 ]
 CompressionName = Annotated[str, typer.Option("--compression", help="none, lz4 or zstd.")]
-AcksName = Annotated[str, typer.Option("--acks", help="none, written or flushed.")]
+AcksName = Annotated[
+    str | None,
+    typer.Option(
+        "--acks",
+        help="none, written, flushed or replicated; default: replicated where a topic has more "
+        "than one replica, else flushed.",
+    ),
+]
 
 
 @contextmanager
@@ -70,13 +77,13 @@ def opened_session(zookeeper: str, client_name: str) -> Iterator[Session]:
         yield session
 
 
-def producer_config(acks: str, compression: str) -> ProducerConfig:
+def producer_config(acks: str | None, compression: str) -> ProducerConfig:
     """Builds a producer's settings of the options of these names. Raises ConfigError."""
     from spark_logbus.client import ProducerConfig
     from spark_logbus.model import Acks, Compression
 
     return ProducerConfig(
-        acks=_one_of("--acks", acks, Acks),
+        acks=None if acks is None else _one_of("--acks", acks, Acks),
         compression=_one_of("--compression", compression, Compression),
     )
 

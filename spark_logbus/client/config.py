@@ -21,7 +21,7 @@ _LARGEST: Final = 1 << 40
 
 T = TypeVar("T")
 
-AcksName: TypeAlias = Literal["none", "written", "flushed"]
+AcksName: TypeAlias = Literal["none", "written", "flushed", "replicated"]
 CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
 
 
@@ -109,8 +109,9 @@ class ClientConfig:
 class ProducerConfig:
     """Settings of a ``Producer``: record batches, requests and their bounds."""
 
-    #: What a broker has done before it acknowledges.
-    acks: Acks | AcksName = Acks.FLUSHED
+    #: What a broker has done before it acknowledges; none is ``replicated`` for topics that have
+    #: more than one replica, else ``flushed``.
+    acks: Acks | AcksName | None = None
     #: Number the record batches, so that a retry after a lost answer does not append them
     #: twice. Without effect with acks none, which are never retried.
     idempotent: bool = True
@@ -135,7 +136,8 @@ class ProducerConfig:
     max_request_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "acks", choice(Acks, self.acks, key="acks"))
+        if self.acks is not None:
+            object.__setattr__(self, "acks", choice(Acks, self.acks, key="acks"))
         compression = choice(Compression, self.compression, key="compression")
         object.__setattr__(self, "compression", compression)
         if not isinstance(self.idempotent, bool):

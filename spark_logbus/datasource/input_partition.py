@@ -32,3 +32,6 @@ class RangesPartition(InputPartition):
 
     size_bytes: int = 0
     """Of the ranges in the log, about; 0 where nobody has asked."""
+
+    rack: str | None = None
+    """Of the task, if the options say it."""

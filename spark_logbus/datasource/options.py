@@ -20,7 +20,7 @@ SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")
 COMMON: Final = (
     "zookeeper", *SELECTIONS, "path", "group", *bounds.STARTS, bounds.STRATEGY,
     "failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition",
-    "maxBytesPerInputPartition", "columns", "flatten", "schemaVersion", "onUndecodable",
+    "maxBytesPerInputPartition", "columns", "flatten", "schemaVersion", "onUndecodable", "rack",
 )  # fmt: skip
 BATCH_ONLY: Final = bounds.ENDS
 STREAM_ONLY: Final = (
@@ -116,6 +116,9 @@ class SourceOptions:
     max_prefetch_bytes: int = DEFAULT_MAX_PREFETCH_BYTES
     """A micro-batch of no more bytes of rows is read by the planner, without a task; 0: none is."""
 
+    rack: str | None = None
+    """The rack of the tasks, which read from replicas of the same; None: as each machine says."""
+
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """All options of a read; InvalidOptionError names the one that is wrong, and the remedy."""
@@ -148,6 +151,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         max_records_per_partition=given.number("maxRecordsPerPartition"),
         max_bytes_per_input_partition=given.size("maxBytesPerInputPartition") or DEFAULT_MAX_BYTES,
         max_prefetch_bytes=DEFAULT_MAX_PREFETCH_BYTES if prefetch is None else prefetch,
+        rack=given.text("rack"),
     )
 
 

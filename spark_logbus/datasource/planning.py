@@ -31,7 +31,7 @@ def plan_input_partitions(
         parallelism=local_cores(),
     )
     tasks = split(ranges, limits, splitter(admin))
-    return [_input_partition(task, bootstrap, topic_ids, schemas) for task in tasks]
+    return [_input_partition(task, bootstrap, topic_ids, schemas, options.rack) for task in tasks]
 
 
 def _input_partition(
@@ -39,6 +39,7 @@ def _input_partition(
     bootstrap: Bootstrap,
     topic_ids: Mapping[str, str],
     schemas: Mapping[str, ValueSchemas],
+    rack: str | None,
 ) -> RangesPartition:
     topics = {one.topic_partition.topic for one in task.ranges}
     return RangesPartition(
@@ -47,6 +48,7 @@ def _input_partition(
         {topic: topic_ids[topic] for topic in topics},
         {topic: schemas[topic] for topic in topics if topic in schemas},
         task.size_bytes,
+        rack,
     )
 
 

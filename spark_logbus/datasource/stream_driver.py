@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.clock import Clock, SystemClock
@@ -25,8 +25,15 @@ from spark_logbus.datasource.planning import splitter
 from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
 from spark_logbus.datasource.stream_schemas import StreamSchemas
 from spark_logbus.datasource.value_schemas import ReadSchemas
+from spark_logbus.errors import OffsetNotAvailableError
 from spark_logbus.model import NEVER_REWOUND, OffsetRange, RewindMark, TopicPartition
-from spark_logbus.offsets.data_loss import DataLoss, apply_policy, explained, of_current_topics
+from spark_logbus.offsets.data_loss import (
+    AboveEnd,
+    DataLoss,
+    apply_policy,
+    explained,
+    of_current_topics,
+)
 from spark_logbus.offsets.position import Committed
 from spark_logbus.offsets.resolve import locate
 from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
@@ -36,6 +43,10 @@ from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.group import GroupCommitter
 
 T = TypeVar("T")
+
+# So long a stream waits for who leads a partition to have what was there: longer than ZooKeeper and
+# the brokers take to agree, and less than a query waits for brokers at first.
+_LEADERS_AGREE_S: Final = 20.0
 
 
 class StreamDriver:
@@ -73,6 +84,7 @@ class StreamDriver:
         self._reached: Mapping[TopicPartition, int] = {}  # for the progress report, too
         self._clock = clock or SystemClock()
         self._last_trigger: float | None = None  # when a micro-batch was planned, monotonic
+        self._above_since: float | None = None  # ends that were seen before are not there
 
     # -- what Spark asks, in the order in which it asks -----------------------------------
 
@@ -258,7 +270,30 @@ class StreamDriver:
             group.commit(done.to, topic_ids=done.topic_ids, mark=done.mark)
 
     def _decide(self, findings: list[DataLoss]) -> None:
+        self._wait_for_leaders(findings)
         apply_policy(
             explained(findings, self._options.selection),
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
+
+    def _wait_for_leaders(self, findings: list[DataLoss]) -> None:
+        """Raises OffsetNotAvailableError while an end that was seen before is not there with the
+        leader of a partition that has replicas: a leader that was replaced, and has not heard of
+        that, knows older ends. What none has after a while is lost."""
+        replicated = frozenset() if self._seen is None else self._seen.replicated
+        above = [
+            each
+            for each in findings
+            if isinstance(each, AboveEnd) and each.topic_partition in replicated
+        ]
+        if not above:
+            self._above_since = None
+            return
+        now = self._clock.monotonic()
+        if self._above_since is None:
+            self._above_since = now
+        if now - self._above_since < _LEADERS_AGREE_S:
+            self._connections.admin().hear_all({each.topic_partition.topic for each in above})
+            raise OffsetNotAvailableError(
+                f"A leader does not have what was there before: {above[0]}"
+            )

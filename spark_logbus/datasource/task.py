@@ -52,7 +52,7 @@ def read_partition(
     if not isinstance(partition, RangesPartition):
         return
     with task_of_worker():
-        cluster = shared_cluster(partition.bootstrap)
+        cluster = shared_cluster(partition.bootstrap, partition.rack)
         yield from read_ranges(partition, cluster, columns, fail_on_data_loss=fail_on_data_loss)
 
 

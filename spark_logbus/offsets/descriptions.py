@@ -16,7 +16,9 @@ class PartitionDescription:
     """``leader`` is None while it is not running; ``ends`` are None if so, if it does not serve
     the partition yet, or if they were not asked for. ``problem`` says why it cannot be asked.
     ``leader_id`` is the leader's, running or not. ``move`` is the move to another broker that is
-    under way or has failed, with what its leader knows of it if ``ends`` were asked for."""
+    under way or has failed, with what its leader knows of it if ``ends`` were asked for.
+    ``replicas`` are the brokers with a copy, the preferred leader first, and ``in_sync`` those
+    whose copies have all; both are empty where the leader is the only replica."""
 
     partition: int
     leader: BrokerAddress | None
@@ -24,6 +26,13 @@ class PartitionDescription:
     problem: LogbusError | None = None
     leader_id: int | None = None
     move: MoveState | None = None
+    replicas: tuple[int, ...] = ()
+    in_sync: tuple[int, ...] = ()
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """True if some of the replicas are not in sync."""
+        return not {*self.replicas} <= {*self.in_sync}
 
 
 @dataclass(frozen=True, slots=True)

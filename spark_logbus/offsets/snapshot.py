@@ -81,6 +81,9 @@ class Snapshot:
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The configuration of each topic."""
 
+    replicated: frozenset[TopicPartition] = frozenset()
+    """Partitions that have more than one replica, and may so have another leader from now on."""
+
     def ends(self) -> dict[TopicPartition, int]:
         return {topic_partition: span.end for topic_partition, span in self.spans.items()}
 
@@ -103,7 +106,7 @@ class Snapshot:
         }
         topics = {topic_partition.topic for topic_partition in spans}
         ids = {topic: id_ for topic, id_ in self.topic_ids.items() if topic in topics}
-        return Snapshot(ids, spans, self.configs)
+        return Snapshot(ids, spans, self.configs, self.replicated)
 
     def reaching(self, positions: Mapping[TopicPartition, int]) -> Snapshot:
         """This snapshot with ends that are not below ``positions``."""
@@ -111,7 +114,7 @@ class Snapshot:
             topic_partition: replace(span, end=max(span.end, positions.get(topic_partition, 0)))
             for topic_partition, span in self.spans.items()
         }
-        return Snapshot(self.topic_ids, spans, self.configs)
+        return Snapshot(self.topic_ids, spans, self.configs, self.replicated)
 
 
 def take_snapshot(admin: LogQueries, selection: Selection, *, missing_ok: bool) -> Snapshot:
@@ -142,6 +145,12 @@ def take_snapshot(admin: LogQueries, selection: Selection, *, missing_ok: bool) 
         {topic: described[topic].topic_id for topic in sorted(described)},
         spans,
         {topic: description.config for topic, description in described.items()},
+        frozenset(
+            TopicPartition(topic, number)
+            for topic, description in described.items()
+            for number, partition in description.partitions.items()
+            if partition.replicas
+        ),
     )
 
 

@@ -59,8 +59,9 @@ class SinkOptions:
     #: Topic of every row, whatever the column ``topic`` says; None leaves it to the column.
     topic: str | None = None
     delivery: Delivery = Delivery.EXACTLY_ONCE
-    #: A task ends when this is done with its appends; always flushed where it is exactly once.
-    acks: Acks = Acks.FLUSHED
+    #: A task ends when this is done with its appends; None: with all replicas, and on the disk.
+    #: Where it is exactly once, that is so before the write is committed.
+    acks: Acks | None = None
     #: Compression of the record batches.
     compression: Compression = Compression.NONE
     #: Columns that the topic's schema does not have make a new version of it.
@@ -91,8 +92,10 @@ def parse_options(
     zookeeper = zookeeper_address(given.text("zookeeper"))
     ways = [way.value for way in Delivery]
     delivery = Delivery(given.choice("delivery", ways, default=Delivery.EXACTLY_ONCE.value))
-    acks = Acks(given.choice("acks", [acks.value for acks in Acks], default=Acks.FLUSHED.value))
-    if delivery is Delivery.EXACTLY_ONCE and acks is not Acks.FLUSHED:
+    acks = None
+    if given.text("acks") is not None:
+        acks = Acks(given.choice("acks", [each.value for each in Acks], default=""))
+    if delivery is Delivery.EXACTLY_ONCE and acks in (Acks.NONE, Acks.WRITTEN):
         raise InvalidOptionError(
             f"Option acks is {acks.value}, which may lose records, and a write is "
             f"{delivery.value} unless it says otherwise; leave acks out, or set delivery to "

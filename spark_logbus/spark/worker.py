@@ -29,8 +29,9 @@ _DRIVER_DEADLINE_MS = 15_000
 K = TypeVar("K", bound=Hashable)
 
 
-def connect_task(bootstrap: Bootstrap) -> Cluster:
-    return Cluster.connect(bootstrap, ClientConfig(client_id="spark-task"))
+def connect_task(where: tuple[Bootstrap, str | None]) -> Cluster:
+    bootstrap, rack = where
+    return Cluster.connect(bootstrap, ClientConfig(client_id="spark-task", rack=rack))
 
 
 def connect_driver(zookeeper: str) -> Cluster:
@@ -92,9 +93,9 @@ atexit.register(_of_tasks.close)
 atexit.register(_of_the_driver.close)
 
 
-def shared_cluster(bootstrap: Bootstrap) -> Cluster:
-    """This process's Cluster for ``bootstrap``; do not close it."""
-    return _of_tasks.get(bootstrap)
+def shared_cluster(bootstrap: Bootstrap, rack: str | None = None) -> Cluster:
+    """This process's Cluster for ``bootstrap`` and a reader in ``rack``; do not close it."""
+    return _of_tasks.get((bootstrap, rack))
 
 
 def driver_cluster(zookeeper: str) -> Cluster:

@@ -51,7 +51,7 @@ def bench(
         int, typer.Option("--partitions", "-p", help="Of a topic of its own.", min=1)
     ] = 1,
     compression: CompressionName = "none",
-    acks: AcksName = "flushed",
+    acks: AcksName = None,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
     as_json: AsJson = False,
 ) -> None:

@@ -94,7 +94,7 @@ def produce(
         bool, typer.Option("--tombstones", "-Z", help="An empty value is null.")
     ] = False,
     compression: CompressionName = "none",
-    acks: AcksName = "flushed",
+    acks: AcksName = None,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
     """Publish one record for each line. Ctrl-C ends it, and tells how many were published.

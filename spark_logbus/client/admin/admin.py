@@ -269,6 +269,10 @@ class Admin(OffsetQueries):
 
         self._cluster.retrying(action, guarded, deadline=deadline)
 
+    def hear_all(self, topics: Iterable[str]) -> None:
+        """Ask all brokers for the leaders of the topics, of which the newest count from then on."""
+        self._cluster.hear_all(topics)
+
     def topics(self) -> list[TopicDescription]:
         """All topics, by name, without ends."""
         described = self.describe(None, ends=False)
@@ -334,7 +338,8 @@ class Admin(OffsetQueries):
                 continue
             for info in response.topics:
                 for part_info in info.partitions:
-                    if part_info.ends is not None:
+                    # A leader that has not heard of a newer one tells ends of before.
+                    if part_info.ends is not None and not self._cluster.is_older(info, part_info):
                         topic_partition = TopicPartition(info.name, part_info.partition)
                         ends[topic_partition] = part_info.ends
                         moves[topic_partition] = part_info.move
@@ -584,6 +589,8 @@ def _describe(info: TopicInfo, brokers: Mapping[int, BrokerAddress]) -> TopicDes
             None,
             leader_id=part.leader,
             move=part.move,
+            replicas=tuple(part.replicas),
+            in_sync=tuple(part.in_sync),
         )
         for part in sorted(info.partitions, key=lambda part: part.partition)
     }

@@ -25,7 +25,14 @@ from spark_logbus.errors import (
 )
 from spark_logbus.forks import follow_forks
 from spark_logbus.model import BrokerAddress, TopicPartition
-from spark_logbus.protocol import Api, Message, MetadataRequest, MetadataResponse
+from spark_logbus.protocol import (
+    Api,
+    Message,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionInfo,
+    TopicInfo,
+)
 from spark_logbus.retry import Backoff, Deadline, gave_up
 from spark_logbus.wire.pool import ConnectionPool
 
@@ -333,6 +340,10 @@ class Cluster:
         self.hear_all([topic_partition.topic])
         return not self.leads(topic_partition, leader)
 
+    def is_older(self, topic: TopicInfo, partition: PartitionInfo) -> bool:
+        """True if a broker says that of a leader epoch before the one that is known."""
+        return self._metadata.is_older(topic, partition)
+
     def hear_all(self, topics: Iterable[str]) -> None:
         """Asks all brokers about the topics, so that the newest leader epoch that any of them knows
         counts; for a moment, as some may be away."""
@@ -355,6 +366,11 @@ class Cluster:
         """Returns the number of partitions as last known, without asking anyone; 0 if unknown."""
         known = self._metadata.topics.get(topic)
         return 0 if known is None else len(known.leaders)
+
+    def is_replicated(self, topic: str) -> bool:
+        """True if a partition of the topic is known to have more than one replica."""
+        known = self._metadata.topics.get(topic)
+        return known is not None and bool(known.replicas)
 
     def knows(self, topic_partition: TopicPartition) -> bool:
         """True if the partition is in the last metadata."""

@@ -138,6 +138,10 @@ class Metadata:
             for part in info.partitions
         )
 
+    def is_older(self, info: TopicInfo, part: PartitionInfo) -> bool:
+        """True if a newer leader epoch of that partition is known."""
+        return self._known(info).is_older(part)
+
     def _known(self, info: TopicInfo) -> KnownTopic:
         """Returns what is known of that very topic."""
         for known in (self.topics.get(info.name), self.former.get(info.name)):

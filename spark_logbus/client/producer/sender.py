@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
@@ -92,7 +92,7 @@ class Sender:
         self._api = Api.STAGE if staging else Api.APPEND
         self._writer = "" if stage_for is None else stage_for.writer
         self._run_of_writer = "" if stage_for is None else stage_for.run
-        self._acks = choice(Acks, config.acks, key="acks")
+        self._acks = None if config.acks is None else choice(Acks, config.acks, key="acks")
         self._compression = choice(Compression, config.compression, key="compression")
         self._acknowledged = staging or self._acks is not Acks.NONE
         self._stopping = False
@@ -280,7 +280,8 @@ class Sender:
         if self._api is Api.STAGE:
             request = StageRequest(timeout_ms, partitions, self._writer, self._run_of_writer)
         else:
-            request = AppendRequest(self._acks.value, timeout_ms, partitions)
+            acks = self._acks or self._safest({each.topic for each in partitions})
+            request = AppendRequest(acks.value, timeout_ms, partitions)
         try:
             pending = link.connection.send(self._api, request, payload, answered=self._acknowledged)
         except LogbusError as error:
@@ -292,6 +293,12 @@ class Sender:
         self._sent_bytes += sum(map(len, payload))
         link.in_flight.append(InFlight(pending, parts, deadline, ask_at=now + ANSWER_S))
         self._after_progress(link)
+
+    def _safest(self, topics: Iterable[str]) -> Acks:
+        """Returns what is asked for by default: for a topic's only replica ``replicated`` means
+        the same as ``flushed``, which brokers of earlier releases know."""
+        replicated = any(self._cluster.is_replicated(topic) for topic in topics)
+        return Acks.REPLICATED if replicated else Acks.FLUSHED
 
     def _encode(
         self, queue: PartitionQueue, batches: Sequence[QueuedBatch]

@@ -13,7 +13,6 @@ from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.plain_writer import PLAIN_WRITER, PlainWriter
 from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.client.producer.topic_queues import TopicQueues
-from spark_logbus.config import choice
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.retry import Deadline
 from spark_logbus.topic_schemas import VALUE_ENCODING
@@ -100,8 +99,7 @@ class ProducerTopics:
 
     def _new_sequences(self) -> Sequences | None:
         """Returns the count of a new partition; None where record batches are not numbered."""
-        acks = choice(Acks, self._config.acks, key="acks")
-        numbered = self._config.idempotent and acks is not Acks.NONE
+        numbered = self._config.idempotent and self._config.acks is not Acks.NONE
         return Sequences(self._stage_id) if numbered or self._stage_id is not None else None
 
     def refresh_partitions(self, topic_queues: TopicQueues) -> None:

@@ -207,9 +207,8 @@ def test_wrong_input_of_produce(command: Command, topic: str, tmp_path: Path) ->
     assert "none, lz4 or zstd" in command("produce", topic, "--compression", "gzip").refusal
     assert "leave out" in command("produce", topic, "--json", "-K", ":").refusal
     assert "Name the files" in command("produce", topic, "--whole-files").refusal
-    assert (
-        "'all'; use none, written or flushed" in command("produce", topic, "--acks", "all").refusal
-    )
+    refusal = command("produce", topic, "--acks", "all").refusal
+    assert "'all'; use none, written, flushed or replicated" in refusal
 
 
 @pytest.mark.long

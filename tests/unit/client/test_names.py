@@ -49,7 +49,7 @@ def test_texts_are_taken_where_enums_are(
         ({"acks": -1}, "acks is -1; .*Did you mean 'flushed'"),
         ({"acks": "1"}, "Did you mean 'written'"),
         ({"acks": "flush"}, "Did you mean 'flushed'"),
-        ({"acks": None}, "acks is None; use 'none'"),
+        ({"acks": False}, "acks is False; use 'none'"),
         ({"acks": Compression.NONE}, "acks is <Compression"),
         ({"acks": b"flushed"}, "acks is b'flushed'; use"),
         ({"compression": "gzip"}, "compression is 'gzip'; use 'none', 'lz4' or 'zstd'"),

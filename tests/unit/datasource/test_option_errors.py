@@ -54,6 +54,7 @@ BATCH = [
     ("flatten", "1", "expected true or false, got '1'"),
     ("schemaVersion", "0", "expected a whole number from 1 to 2147483647, got '0'"),
     ("onUndecodable", "skip", "expected one of fail, drop, keep, got 'skip'"),
+    ("rack", " ", "is empty; give a value or leave it out"),
     ("minPartitions", "0", "expected a whole number from 1 to 1000000, got '0'"),
     ("minPartitions", "-3", "expected a whole number from 1 to 1000000, got '-3'"),
     ("minPartitions", "1.5", "expected a whole number from 1 to 1000000, got '1.5'"),

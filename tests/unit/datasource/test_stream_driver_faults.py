@@ -123,3 +123,40 @@ def test_a_query_that_loses_records_has_committed_what_it_has_processed() -> Non
     with pytest.raises(DataLossError):
         query.latest(end)
     assert world.commits[-1] == {T0: 5, T1: 5}
+
+
+def test_a_leader_of_before_with_an_older_end_is_no_data_loss() -> None:
+    world = World(two_partitions(4, 4), replicated=True)
+    query = Query(world)
+    end = query.latest(query.driver.initial())
+    world.topics = two_partitions(2, 4)
+    world.newest = [(0, 5), (0, 4)]
+    assert query.read(end, query.latest(end)) == ["t-0[4, 5)"]
+    assert world.heard == 1
+
+
+def test_a_micro_batch_of_a_checkpoint_waits_for_a_leader_that_has_it() -> None:
+    world = World(two_partitions(4, 4), replicated=True)
+    query = Query(world, startingOffsets="earliest")
+    start = query.driver.initial()
+    end = query.latest(start)
+    world.topics = two_partitions(2, 4)
+    world.newest = [(0, 5), (0, 4)]
+    assert Query(world).read(start, end) == ["t-0[0, 4)", "t-1[0, 4)"]
+
+
+def test_what_no_leader_has_for_long_is_lost() -> None:
+    world = World(two_partitions(4, 4), replicated=True)
+    query = Query(world)
+    end = query.latest(query.driver.initial())
+    world.topics = two_partitions(2, 4)
+    began = query.clock.monotonic()
+    with pytest.raises(DataLossError, match=r"up to offset 4, but the log now ends at 2"):
+        query.latest(end)
+    assert 20 <= query.clock.monotonic() - began < 30
+    assert world.heard > 1
+    world.replicated = False
+    began = query.clock.monotonic()
+    with pytest.raises(DataLossError):
+        Query(world).latest(end)
+    assert query.clock.monotonic() == began, "no other has it"

@@ -42,6 +42,10 @@ class World:
     has_group: bool = False
     refusal: LogbusError | None = None
     held: list[set[str]] = field(default_factory=list)
+    replicated: bool = False
+    #: Spans that are told when all brokers were heard, in place of those of a leader of before.
+    newest: list[tuple[int, int]] | None = None
+    heard: int = 0
     asked_rewinds: list[tuple[RewindMark, RewindMark]] = field(default_factory=list)
 
     # -- Admin
@@ -51,10 +55,21 @@ class World:
     def _describe(self, name: str) -> TopicDescription:
         topic_id, spans = self.topics[name]
         partitions = {
-            n: PartitionDescription(n, None, PartitionEnds(start, end, end, 0))
+            n: PartitionDescription(
+                n,
+                None,
+                PartitionEnds(start, end, end, 0),
+                replicas=(1, 2) if self.replicated else (),
+            )
             for n, (start, end) in enumerate(spans)
         }
         return TopicDescription(name, topic_id, {}, partitions)
+
+    def hear_all(self, names: Iterable[str]) -> None:
+        self.heard += 1
+        for name in names:
+            if self.newest is not None:
+                self.topics[name] = (self.topics[name][0], self.newest)
 
     def describe(self, names: list[str], *, ends: bool) -> dict[str, TopicDescription]:
         for name in names:
@@ -134,6 +149,7 @@ class _AdminView:
     def __init__(self, world: World) -> None:
         self.topics = world.topics_
         self.describe = world.describe
+        self.hear_all = world.hear_all
         self.split_many = world.split_many
         self.list_offsets = world.list_offsets
 

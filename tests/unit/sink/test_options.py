@@ -17,7 +17,7 @@ def parse(**options: str) -> SinkOptions:
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGBUS_ZOOKEEPER", "z:2181/x")
     assert parse_options({}, overwrite=False) == SinkOptions(
-        zookeeper="z:2181/x", topic=None, acks=Acks.FLUSHED, compression=Compression.NONE
+        zookeeper="z:2181/x", topic=None, acks=None, compression=Compression.NONE
     )
 
 
@@ -28,6 +28,8 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"path": "t"}, {"topic": "t"}),
         ({"path": "t", "topic": "t"}, {"topic": "t"}),
         ({"acks": "Written", "delivery": "at-least-once"}, {"acks": Acks.WRITTEN}),
+        ({"acks": "flushed"}, {"acks": Acks.FLUSHED}),
+        ({"acks": "replicated"}, {"acks": Acks.REPLICATED}),
         ({}, {"delivery": Delivery.EXACTLY_ONCE, "transaction": None}),
         ({"txnAppId": "a b", "txnVersion": "0"}, {"transaction": Transaction("a b", 0)}),
         ({"audit": "true"}, {"audit": True}),

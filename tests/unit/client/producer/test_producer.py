@@ -23,6 +23,7 @@ from spark_logbus.errors import (
     InvalidRequestError,
     LimitExceededError,
     LogbusError,
+    NotEnoughReplicasError,
     NotLeaderError,
     ProducerClosedError,
     RecordBatchTooLargeError,
@@ -265,6 +266,49 @@ def test_acks(fake: FakeCluster, cluster: Cluster, acks: Acks) -> None:
         assert sum(fetched.arrow_batch.num_rows for fetched in reader) == 5000
     else:
         assert offsets == list(range(5000))
+
+
+def test_acks_are_by_default_those_of_all_replicas(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    fake.create("replicated")
+    part = fake.partition(TopicPartition("replicated", 0))
+    part.followers, part.in_sync = {2: 0}, [1, 2]
+
+    def asked(topic: str, acks: Acks | None = None) -> set[str]:
+        with Producer(cluster, ProducerConfig(acks=acks)) as producer:
+            producer.send(topic, b"x")
+        requests = [each for each in fake.brokers[0].requests if isinstance(each, AppendRequest)]
+        fake.brokers[0].requests.clear()
+        return {each.acks for each in requests}
+
+    assert asked("t") == {"flushed"}, "which brokers of earlier releases know"
+    assert asked("replicated") == {"replicated"}
+    assert asked("replicated", Acks.FLUSHED) == {"flushed"}
+    assert asked("t", Acks.REPLICATED) == {"replicated"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotEnoughReplicasError("1 of 2 is in sync"),
+        NotLeaderError("it may become visible"),
+        RequestTimeoutError("it may become visible"),
+    ],
+)
+def test_records_wait_for_replicas(fake: FakeCluster, cluster: Cluster, error: LogbusError) -> None:
+    fake.create("t")
+    for _ in range(3):
+        fake.brokers[0].fault(Api.APPEND, "partition_error", error)
+    with Producer(cluster) as producer:
+        assert producer.send("t", b"x").result(60).offset == 0
+    short = ProducerConfig(delivery_timeout_ms=100, linger_ms=0)
+    for _ in range(1_000):
+        fake.brokers[0].fault(Api.APPEND, "partition_error", error)
+    with (
+        Producer(cluster, short) as producer,
+        pytest.raises(RequestTimeoutError, match=error.message),
+    ):
+        producer.send("t", b"x").result(60)
 
 
 def test_the_largest_record_is_exact(fake: FakeCluster, cluster: Cluster) -> None:
