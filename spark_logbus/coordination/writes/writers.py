@@ -114,8 +114,7 @@ class WriterRegistry:
             if not aborting:
                 admit()
                 operations += [_kept(nodes[each], each, token) for each, token in promises.items()]
-            if nodes[entry] is None and not aborting:
-                operations.append(Create(entry))
+                operations.append(_listed(nodes[entry], entry))
             self._nodes.transact(description, operations, deadline=deadline)
             return outcome
 
@@ -238,6 +237,13 @@ def _kept(node: Node | None, path: str, token: str) -> Operation:
             "the write again."
         )
     return Check(path, node.version)
+
+
+def _listed(entry: Node | None, path: str) -> Operation:
+    """The entry of a decision, made or kept. It is checked, not only read: when nothing of the last
+    decision is left to publish, a broker takes the entry away and leaves the writer's node as it
+    is."""
+    return Create(path) if entry is None else Check(path, entry.version)
 
 
 def _write(path: str, node: Node | None, state: WriterState) -> Operation:

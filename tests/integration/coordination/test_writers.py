@@ -37,6 +37,26 @@ def test_a_decision_is_pending_until_all_of_it_is_published(registry: WriterRegi
     assert registry.peek("me/ü.", proposal(1, 11)).already
 
 
+def test_a_decision_is_listed_though_the_entry_of_an_empty_one_before_is_taken_away(
+    registry: WriterRegistry,
+) -> None:
+    empty = DecidedWrite(1, 10, "", {})
+    registry.decide("me", Proposal(empty, run="a"))
+    assert list(registry.pending().states) == ["me"]
+    times = 0
+
+    def publish_in_between() -> None:
+        nonlocal times
+        times += 1
+        if times == 1:  # a broker, between what is read and what is written
+            assert registry.published("me", 10, {}) is None
+            assert registry.pending().states == {}
+
+    registry.decide("me", proposal(2, 11), admit=publish_in_between)
+    assert {each.last for each in registry.pending().states.values()} == {proposal(2, 11).decision}
+    assert times == 2
+
+
 def test_what_is_decided_last_is_forgotten_when_it_is_old(registry: WriterRegistry) -> None:
     for writer, once in (("once", True), ("often", False), ("pending", True)):
         registry.decide(writer, proposal(1, 10, once=once))
