@@ -101,8 +101,8 @@ def _is(left: list[str]) -> str:
 def show(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
     """Show the brokers, their versions, what they lead and hold, and if all is well.
 
-    Exit code 1 when a broker is away, or a partition is served by nobody or takes no appends, as
-    on a full disk.
+    Exit code 1 when a broker is away, also one that moves wait for, or a partition is served by
+    nobody or takes no appends, as on a full disk.
 
     \b
     Example:
@@ -163,6 +163,8 @@ def _verdict(described: ClusterDescription) -> str:
         for broker in described.brokers
         if broker.problem is not None
     ]
+    for broker_id, moves in described.waiting.items():
+        troubles.append(f"{plural(moves, 'move')} waiting for broker {broker_id}")
     if offline := list(map(str, described.offline)):
         more = f" and {len(offline) - _SHOWN} more" if len(offline) > _SHOWN else ""
         named = f"{', '.join(offline[:_SHOWN])}{more}"
@@ -184,6 +186,9 @@ def _fields(described: ClusterDescription) -> dict[str, Any]:
             for each, leader in described.offline.items()
         ],
         "moves": [fields_of_move(each) for each in described.moves],
+        "waiting": [
+            {"broker": broker_id, "moves": moves} for broker_id, moves in described.waiting.items()
+        ],
     }
 
 

@@ -18,10 +18,10 @@ from spark_logbus.zookeeper import Session, default_connect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
-    """A broker and the partitions that it leads. ``registration`` is None for one that is not
-    running; ``problem`` says why it serves nothing now, or not all. ``offline`` of the
-    ``partitions`` are not served; ``size_bytes`` is of the others, ``refusing`` of which are read
-    and take no appends. A broker that is ``drained`` gets no new partition."""
+    """A broker and the partitions that it leads, or that are on their way to it. ``registration``
+    is None for one that is not running; ``problem`` says why it serves nothing now, or not all.
+    ``offline`` of the ``partitions`` are not served; ``size_bytes`` is of the others, ``refusing``
+    of which are read and take no appends. A broker that is ``drained`` gets no new partition."""
 
     broker_id: int
     registration: BrokerRegistration | None
@@ -52,8 +52,19 @@ class ClusterDescription:
     @property
     def healthy(self) -> bool:
         """True when every known broker runs and answers, and every partition is served, and takes
-        appends."""
+        appends. A broker to which partitions are on their way is known too."""
         return not self.offline and all(broker.problem is None for broker in self.brokers)
+
+    @property
+    def waiting(self) -> dict[int, int]:
+        """Numbers of moves that wait for a broker that is not running, by its id."""
+        away = {each.broker_id for each in self.brokers if each.registration is None}
+        standing = [each for each in self.moves if not each.error]
+        found = {
+            broker_id: sum(broker_id in (each.leader, each.to) for each in standing)
+            for broker_id in sorted(away)
+        }
+        return {broker_id: moves for broker_id, moves in found.items() if moves}
 
 
 def describe_cluster(
@@ -74,6 +85,11 @@ def describe_cluster(
             led.setdefault(leader_id, []).append(part)
             if part.ends is None:
                 offline[TopicPartition(topic.name, part.partition)] = leader_id
+    partitions = sum(map(len, led.values()))
+    moves = described_moves(topics, cluster.clock.monotonic(), ())
+    for move in moves:
+        if not move.error:
+            led.setdefault(move.to, [])
     return ClusterDescription(
         zookeeper=zookeeper,
         brokers=[
@@ -84,9 +100,9 @@ def describe_cluster(
             for broker_id in sorted(led)
         ],
         topics=len(topics),
-        partitions=sum(map(len, led.values())),
+        partitions=partitions,
         offline=dict(sorted(offline.items())),
-        moves=described_moves(topics, cluster.clock.monotonic(), ()),
+        moves=moves,
     )
 
 

@@ -16,12 +16,14 @@ import pytest
 
 from spark_logbus import __version__
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
+from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.helpers import frozen, wait_until, without_waiting
 from tests.servers.broker import broker_process
 from tests.servers.cluster import Logbus
-from tests.servers.ports import refusing_address
+from tests.servers.ports import refusing_address, reserved_port
 
 LOGBUS = [sys.executable, "-m", "spark_logbus.cli"]
 
@@ -54,6 +56,31 @@ def test_a_cluster_is_healthy_until_a_broker_is_away(tmp_path: Path, chroot: str
         assert (told["healthy"], told["topics"], told["partitions"]) == (False, 1, 4)
         assert [each["leader"] for each in told["offline"]] == [2, 2]
         assert told["brokers"][1]["problem"] == "not running"
+
+
+def test_a_cluster_is_not_healthy_while_moves_wait_for_a_broker_that_is_away(
+    tmp_path: Path, chroot: str
+) -> None:
+    with broker_process(tmp_path, chroot, broker_id=1), Cluster.from_zookeeper(chroot) as cluster:
+        admin = Admin(cluster)
+        admin.create_topic("t", partitions=2)
+        with reserved_port() as port, Session(chroot, client_name="test") as session:
+            BrokerRegistry(session).register(BrokerAddress(2, "127.0.0.1", port), version="test")
+            wait_until(lambda: len(Bootstrap.from_zookeeper(chroot).brokers) == 2)
+            admin.move_partitions({TopicPartition("t", each): 2 for each in (0, 1)})
+        wait_until(lambda: len(Bootstrap.from_zookeeper(chroot).brokers) == 1)
+        wait_until(lambda: len(admin.describe_moves()) == 2)
+        ill = run("cluster", "-z", chroot)
+        assert ill.returncode == 1
+        assert re.search(r"2 +- +- +- +0 +0 +0 +not running\n", ill.stdout)
+        assert (
+            "Not healthy: broker 2 is not running; 2 moves waiting for broker 2. There are"
+            in ill.stdout
+        )
+        told = json.loads(run("cluster", "-z", chroot, "--json").stdout)
+        assert told["waiting"] == [{"broker": 2, "moves": 2}]
+        admin.cancel_moves(TopicPartition("t", each) for each in (0, 1))
+        wait_until(lambda: admin.describe_cluster().healthy)
 
 
 def test_a_broker_that_is_gone_is_forgotten_when_it_leads_nothing(
