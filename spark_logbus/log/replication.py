@@ -66,20 +66,33 @@ class LogReplication:
         for each in failed:
             _call_back(each, error)
 
-    def when_replicated(self, end: int, callback: OnFlushed, *, truncations: int) -> None:
-        """Call back once all before ``end`` is replicated, or it is not known any more whether it
-        will be; ``truncations`` are those of the append that ended there.
+    def when_replicated(
+        self, end: int, callback: OnFlushed, *, truncations: int | None = None
+    ) -> None:
+        """Ask for a flush and call back once all before ``end`` is on disk here and replicated, or
+        it is not known any more whether it will be; ``truncations`` are those of the append that
+        ended there.
 
         The callback gets None or the error, must not block, and runs at once if the answer is
         known, else in the thread that learns it.
         """
+        if truncations is None:
+            truncations = self._writer.truncations
         waiting = _Waiting(end, callback, truncations)
+
+        def flushed(error: LogbusError | None) -> None:
+            if error is None:
+                self._wait(waiting)
+            else:
+                callback(error)
+
+        self._writer.when_flushed(end, flushed, truncations=truncations)
+
+    def _wait(self, waiting: _Waiting) -> None:
         with self._lock:
-            is_over, error = self._outcome(waiting)
-            if not is_over:
-                self._waiting.add(end, waiting)
-        if is_over:
-            _call_back(waiting, error)
+            self._waiting.add(waiting.end, waiting)
+        # After it was added, so that nothing moves unnoticed in between.
+        self._notify(looks_at_all=waiting.truncations != self._writer.truncations)
 
     def _outcome(self, waiting: _Waiting) -> tuple[bool, LogbusError | None]:
         """Tells if there is nothing to wait for any more, and the reason if that is a failure."""
@@ -94,13 +107,13 @@ class LogReplication:
         error = self._ended or self._writer.failure
         return error is not None, error
 
-    def _notify(self) -> None:
+    def _notify(self, *, looks_at_all: bool = False) -> None:
         if not self._waiting:
             return
         with self._lock:
-            is_cut_off = self._truncations != self._writer.truncations
-            self._truncations = self._writer.truncations
-            looks_at_all = is_cut_off or self._writer.failure is not None
+            truncations, failure = self._writer.truncations, self._ended or self._writer.failure
+            if truncations != self._truncations or failure is not None:
+                self._truncations, looks_at_all = truncations, True
             taken = self._take(math.inf if looks_at_all else self._state.replicated_end)
             outcomes = [(each, *self._outcome(each)) for each in taken]
             for each, is_over, _ in outcomes:

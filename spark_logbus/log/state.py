@@ -9,6 +9,7 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from spark_logbus.log.environment import HighWatermarkRule
 from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError
@@ -19,6 +20,15 @@ from spark_logbus.model import LostOffsets, TopicPartition
 logger = logging.getLogger(__name__)
 
 Listener = Callable[[], None]
+
+
+class _Published(NamedTuple):
+    """Where the records of an atomic write stand that are published; ``end`` is None as long as
+    some are missing. A write that ``is_over`` is forgotten when consumers see it."""
+
+    start: int
+    end: int | None = None
+    is_over: bool = False
 
 
 class LogState:
@@ -35,7 +45,7 @@ class LogState:
         self._durable = BatchPosition(view.high_watermark, view.visible_position)
         #: All before it is where the rule wants it; the high watermark may be held back earlier.
         self.replicated_end = view.high_watermark
-        self._caps: dict[int, int] = {}  # by write, where its records begin
+        self._published: dict[int, _Published] = {}  # by write
         self._lock = threading.Lock()
         self._listeners: tuple[Listener, ...] = ()
         self._told = (view.high_watermark, False)
@@ -56,16 +66,16 @@ class LogState:
     def advance_high_watermark(self) -> None:
         """Move the high watermark to where the rule has it, no further than what is durable here.
 
-        It rests between two record batches, and does not move back. Where the disk does not show
-        such a boundary it waits for the next.
+        It rests between two record batches, and within no atomic write; it does not move back.
+        Where the disk does not show such a boundary it waits for the next.
         """
         with self._lock:
             durable = self._durable
             # By the rule as it is now, so that nothing is replicated by one of before later on.
             offset = self._watermark(self.topic_partition, durable.offset)
             self.replicated_end = max(self.replicated_end, offset)
-            if self._caps:
-                offset = min([offset, *self._caps.values()])
+            if self._published:
+                offset = self._before_published(offset)
             if offset >= durable.offset:
                 self._move_high_watermark(durable)
                 return
@@ -108,28 +118,56 @@ class LogState:
             self.replicated_end = min(self.replicated_end, end)
             self.view = self.view._replace(high_watermark=end, visible_position=boundary.position)
 
-    def cap_high_watermark(self, write: int, offset: int) -> None:
-        """Keep the high watermark at ``offset``, where records of an atomic write begin, until
-        ``uncap_high_watermark``. Goes back there if it is beyond, which only a log may that nobody
-        reads yet.
+    def _before_published(self, offset: int) -> int:
+        """The last place up to ``offset`` that lies within no atomic write. ``_lock`` is held."""
+        for write, published in list(self._published.items()):
+            if published.is_over and published.end is not None and published.end <= offset:
+                del self._published[write]
+        while held := [
+            each.start
+            for each in self._published.values()
+            if each.start < offset and (each.end is None or offset < each.end)
+        ]:
+            offset = min(held)
+        return offset
+
+    def cap_high_watermark(self, write: int, offset: int, *, end: int | None = None) -> None:
+        """Keep the high watermark at ``offset``, where records of an atomic write begin, until it
+        can pass ``end``, where they all end; without that, until ``bound_cap``. Goes back there if
+        it is between the two, which only a log's may that nobody reads yet.
 
         Raises OSError, and DamageFoundError where the disk does not show that boundary.
         """
         with self._lock:
-            self._caps[write] = min(offset, self._caps.get(write, offset))
-        view, durable = self.view, self._durable
-        if offset < view.high_watermark:
+            before = self._published.get(write)
+            start = offset if before is None else min(offset, before.start)
+            self._published[write] = _Published(start, end)
+            view, durable = self.view, self._durable
+        if offset < view.high_watermark and (end is None or view.high_watermark < end):
             boundary = view.boundary_at(offset, durable.position)
             with self._lock:
                 self.view = self.view._replace(
                     high_watermark=boundary.offset, visible_position=boundary.position
                 )
 
-    def uncap_high_watermark(self, write: int) -> None:
-        """End the cap of a write whose records are all as durable as they are to be; ``notify``
-        tells of them."""
+    def bound_cap(self, write: int, end: int) -> None:
+        """Let the high watermark pass a write all of whose records lie before ``end``, as soon as
+        it can pass that; ``notify`` tells of them."""
         with self._lock:
-            self._caps.pop(write, None)
+            published = self._published.get(write)
+            if published is not None and published.end is None:
+                self._published[write] = published._replace(end=end)
+        self.advance_high_watermark()
+
+    def uncap_high_watermark(self, write: int) -> None:
+        """End the cap of a write of which no more comes; where all of it is there, when consumers
+        see it. ``notify`` tells of what they see."""
+        with self._lock:
+            published = self._published.get(write)
+            if published is not None and published.end is not None:
+                self._published[write] = published._replace(is_over=True)
+            else:
+                self._published.pop(write, None)
         self.advance_high_watermark()
 
     def roll(self, sealed: SealedSegment, active: ActiveSegment) -> None:
@@ -209,8 +247,14 @@ class LogState:
             self.view = view
             self._durable = min(self._durable, end)
             self.replicated_end = min(self.replicated_end, end.offset)
-            # Of what is left of a write some is missing still; of others nothing is left.
-            self._caps = {write: at for write, at in self._caps.items() if at < end.offset}
+            # Of what is cut off some is missing now; of some writes nothing is left.
+            self._published = {
+                write: each
+                if each.end is not None and each.end <= end.offset
+                else _Published(each.start)
+                for write, each in self._published.items()
+                if each.start < end.offset
+            }
             change_tail()
             return True
 

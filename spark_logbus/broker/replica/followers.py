@@ -218,6 +218,17 @@ class Followers:
             follower = self.find(led, broker_id)
             return None if follower is None else follower.copy
 
+    def wait_until(self, condition: Callable[[], bool], *, timeout_s: float) -> bool:
+        """Waits until a condition on what followers have told holds; returns False if it does not
+        in time."""
+        with self._told:
+            return self._told.wait_for(condition, timeout_s)
+
+    def look_again(self) -> None:
+        """Have those who wait look at their conditions."""
+        with self._told:
+            self._told.notify_all()
+
     def forget(self, topic_partition: TopicPartition, broker_id: int | None = None) -> None:
         """Forget a follower: the partition does not move to it any more, say. Without its id, all
         of a partition that is not led here any more."""

@@ -15,27 +15,38 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
 from spark_logbus.broker.replica.followers import Follower, Followers
-from spark_logbus.broker.replica.members import Members
+from spark_logbus.broker.replica.members import Change, Members, has_staged
+from spark_logbus.broker.replica.removal import fields_about
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.clock import Clock
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import (
+    InvalidRequestError,
+    LogbusError,
     NotEnoughReplicasError,
     NotLeaderError,
     OffsetNotAvailableError,
+    RequestTimeoutError,
 )
 from spark_logbus.metrics import Counter
 from spark_logbus.model import TopicPartition
+from spark_logbus.threads import Periodic
 
 logger = logging.getLogger(__name__)
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+# Passes over all partitions in the time after which a follower counts as lagging.
+_LOOKS: Final = 4
+_MOST_PAUSE_S: Final = 2.5
+# After a request that failed: ZooKeeper is away, say.
+_RETRY_S: Final = 1.0
 
 
 class InSyncStats:
@@ -54,19 +65,30 @@ class _Led(NamedTuple):
 class InSync:
     """In-sync sets of the partitions that are led here. Thread-safe; lookups take no lock.
 
-    ``topic`` gives a topic as this broker knows it. The broker starts and stops ``thread``.
+    ``topic`` gives a topic as this broker knows it, ``live`` the brokers that are registered.
+    ``is_certain`` tells if the broker has its id for certain, and reaches ZooKeeper. The broker
+    starts and stops ``thread``.
     """
 
     def __init__(
         self,
         broker_id: int,
         *,
+        states: PartitionStates,
         followers: Followers,
         watermarks: HighWatermarks,
         topic: Callable[[str], TopicRecord | None],
+        live: Callable[[], Collection[int]],
+        is_certain: Callable[[], bool],
+        lag_max_ms: int,
         clock: Clock,
     ) -> None:
         self._broker_id = broker_id
+        self._states = states
+        self._live = live
+        self._is_certain = is_certain
+        self._lag_s = lag_max_ms / 1000
+        self._pause_s = min(self._lag_s / _LOOKS, _MOST_PAUSE_S)
         self._followers = followers
         self._watermarks = watermarks
         self._topic = topic
@@ -74,7 +96,17 @@ class InSync:
         self._lock = threading.Lock()
         self._led: dict[TopicPartition, _Led] = {}
         self._members: dict[TopicPartition, Members] = {}
+        #: Changes that were asked for, and of which nobody knows whether they were done.
+        self._doubts: dict[Members, Change] = {}
+        self._not_before: dict[Members, float] = {}
+        self._looked_at = clock.monotonic()
         self.stats = InSyncStats()
+        self.thread = Periodic(
+            "in-sync",
+            self._look,
+            pause_s=self._pause_s,
+            failure="The in-sync sets of partitions could not be kept.",
+        )
         followers.listen(self._told)
 
     # -- who leads ------------------------------------------------------------------------
@@ -121,6 +153,11 @@ class InSync:
         with self._lock:
             for topic_partition in self._led:
                 self._look_at(topic_partition)
+        self.thread.wake()
+
+    def brokers_changed(self) -> None:
+        """Look at once whether members are gone. It does not block."""
+        self.thread.wake()
 
     def _look_at(self, topic_partition: TopicPartition) -> None:
         """Note who may be in sync of a partition that is led here. ``_lock`` is held."""
@@ -191,6 +228,115 @@ class InSync:
         members.note(follower, self._clock.monotonic())
         if members.is_counted(follower.copy.broker_id):
             follower.led.log.advance_high_watermark()
+        elif members.may_join(follower) and members not in self._not_before:
+            self.thread.wake()
+
+    # -- changes --------------------------------------------------------------------------
+
+    def _look(self) -> float:
+        """One look at all partitions; returns the seconds until the next."""
+        now = self._clock.monotonic()
+        rested_s, all_members = now - self._looked_at, list(self._members.values())
+        if rested_s > self._pause_s + self._lag_s / 2:
+            for each in all_members:  # this process was stopped: who kept up is not known
+                each.forgive(now)
+        self._not_before = {each: at for each, at in self._not_before.items() if at > now}
+        if self._is_certain():
+            self._change_all(all_members, now)
+        self._looked_at = self._clock.monotonic()
+        return _RETRY_S if self._not_before else self._pause_s
+
+    def _change_all(self, all_members: Iterable[Members], now: float) -> None:
+        live = self._live()
+        wanted = []
+        for each in all_members:
+            if each in self._not_before:
+                continue
+            change = self._doubts.get(each) or each.wanted(now=now, lag_s=self._lag_s, live=live)
+            if change:
+                wanted.append((each, change))
+        # Those from which somebody is to leave first: that is what appends wait for.
+        wanted.sort(key=lambda each: not each[1].remove)
+        for members, change in wanted:
+            if self.thread.stopping.is_set() or not self._is_certain():
+                break
+            if self.members(members.led) is members:
+                self._change(members, change)
+        self._doubts = {
+            each: change for each, change in self._doubts.items() if self.members(each.led) is each
+        }
+
+    def _change(self, members: Members, change: Change) -> None:
+        """Have ZooKeeper note who is in sync of a partition."""
+        led, topic_partition = members.led, members.led.log.topic_partition
+        if members not in self._doubts:
+            change = members.begin(change)
+            if not change:
+                return
+        self._doubts[members] = change
+        try:
+            state = self._states.change_in_sync(
+                topic_partition,
+                topic_id=led.log.topic_id,
+                leader=self._broker_id,
+                leader_epoch=led.leader_epoch,
+                add=change.add,
+                remove=change.remove,
+            )
+        except InvalidRequestError as error:  # refused for certain: the topic is another by now
+            del self._doubts[members]
+            members.give_up()
+            self._retry_later(members, error)
+        except LogbusError as error:
+            self._retry_later(members, error)
+        else:
+            del self._doubts[members]
+            members.know(state)
+            self._note(topic_partition, change, state)
+        led.log.advance_high_watermark()
+        self._followers.look_again()
+
+    def _retry_later(self, members: Members, error: LogbusError) -> None:
+        self._not_before[members] = self._clock.monotonic() + _RETRY_S
+        logger.info(
+            "The in-sync set of %s is changed later: %s", members.led.log.topic_partition, error
+        )
+
+    def _note(self, topic_partition: TopicPartition, change: Change, state: PartitionState) -> None:
+        self.stats.left.add(len(change.remove))
+        self.stats.joined.add(len(change.add))
+        what = [f"broker {each} has left" for each in sorted(change.remove)]
+        what += [f"broker {each} has joined" for each in sorted(change.add)]
+        logger.log(
+            logging.WARNING if change.remove else logging.INFO,
+            "The in-sync set of %s: %s; now it is %s.",
+            topic_partition, ", ".join(what), ", ".join(map(str, state.in_sync)),
+            extra=fields_about(topic_partition),
+        )  # fmt: skip
+
+    # -- what is staged -------------------------------------------------------------------
+
+    def wait_until_staged(self, led: LeaderPartition, write: int, *, timeout_s: float) -> None:
+        """Wait until all that a write has staged by now is on the disks of all that are in sync, or
+        join just now. Raises RequestTimeoutError, NotEnoughReplicasError."""
+        self.require_enough(led)
+        members, position = self.members(led), led.log.staging.position_of(write)
+        if members is None or position is None:
+            return
+        size_bytes = position.size_bytes
+
+        def is_over() -> bool:
+            return self.members(led) is not members or members.have(
+                lambda each: has_staged(led.log, each, write, size_bytes)
+            )
+
+        done = self._followers.wait_until(is_over, timeout_s=timeout_s)
+        if not done or self.members(led) is not members:
+            raise RequestTimeoutError(
+                f"What the write {write} has staged for {led.log.topic_partition} is not on the "
+                "disks of all replicas that are in sync yet; prepare it again."
+            )
+        self.require_enough(led)
 
 
 def _targets(record: TopicRecord, partition: int) -> Collection[int]:

@@ -10,7 +10,7 @@ lacks what was acknowledged.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from spark_logbus.broker.replica.followers import Follower, Followers
@@ -203,6 +203,23 @@ class Members:
                 self._counted.pop(each, None)
         joins = {each: log_id for each, log_id in change.add.items() if each not in late}
         return Change(joins, change.remove)
+
+    def give_up(self) -> None:
+        """Count those that are in sync as they were before ``begin``: what that was for was refused
+        for certain."""
+        with self._lock:
+            self._counted, self._leaving = dict(self._members), frozenset()
+
+    def have(self, condition: Callable[[Follower], bool]) -> bool:
+        """True if the condition holds of the logs of all that are counted."""
+        with self._lock:
+            counted = list(self._counted.items())
+        return all(
+            (follower := self._followers.find(self.led, broker_id)) is not None
+            and _is_of(follower, log_id)
+            and condition(follower)
+            for broker_id, log_id in counted
+        )
 
     def _has_all(self, broker_id: int, log_id: str) -> bool:
         follower = self._followers.find(self.led, broker_id)

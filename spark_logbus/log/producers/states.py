@@ -70,7 +70,7 @@ class ProducerState:
 
     def extend(self, run: SequenceRun) -> None:
         last = self.runs[-1]
-        if last.next == run.first and last.base_offset + last.next - last.first == run.base_offset:
+        if last.next == run.first and self.end_offset == run.base_offset:
             self.runs = (*self.runs[:-1], SequenceRun(last.first, run.next, last.base_offset))
         else:
             self.runs = (*self.runs[1 - RUNS_KEPT :], run)
@@ -78,6 +78,11 @@ class ProducerState:
     @property
     def next_sequence(self) -> int:
         return self.runs[-1].next
+
+    @property
+    def end_offset(self) -> int:
+        last = self.runs[-1]
+        return last.base_offset + last.next - last.first
 
     def offset_of(self, first: int, last: int) -> int | None:
         """The offset of sequence ``first`` if all up to ``last`` were appended in one run."""
@@ -242,6 +247,10 @@ class ProducerStateManager:
     def first_offset(self, attempts: StageIds) -> int:
         """The lowest offset that any of them has; at least one must be known."""
         return min(self._by_id[each].first_offset for each in attempts.among(self._by_id))
+
+    def end_offset(self, attempts: StageIds) -> int:
+        """Offset behind the last record of them; at least one must be known."""
+        return max(self._by_id[each].end_offset for each in attempts.among(self._by_id))
 
     def protect(self, write: int) -> None:
         """Forget no attempt of the write, however silent it is and however many others come."""

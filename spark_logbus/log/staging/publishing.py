@@ -5,7 +5,8 @@ attempts of its tasks that count are copied to the end of the log, in the order 
 Publishing can be repeated: the log itself knows how much of each attempt it has, as it does of any
 idempotent producer, until the write is settled, which means that nobody will publish it again. It
 is cut into chunks so that other appends go on between them; the first record of the write holds the
-high watermark back until the last one is on disk, so that all become visible at once.
+high watermark back until it can pass the last one, so that all become visible at once: at other
+replicas too, to which a leader tells its high watermark.
 """
 
 from __future__ import annotations
@@ -91,23 +92,29 @@ class PartitionPublishing:
         return share.attempts.among(file.shares)
 
     def expect(self, share: DecidedShare) -> None:
-        """Remember how much of a decided write the log has, and keep that from consumers if it is
-        not all. For a log that is about to be served. Raises StorageError."""
+        """Remember how much of a decided write the log has, and show consumers all or nothing of
+        it. For a log that is about to be served. Raises StorageError."""
         self._staging.decided[share.write] = share
 
-        def first_of_some(producers: ProducerStateManager, _: int) -> int | None:
+        def found(producers: ProducerStateManager, _: int) -> tuple[int, int | None] | None:
             producers.protect(share.write)
             appended = sum(producers.appended_records(share.attempts).values())
-            return producers.first_offset(share.attempts) if 0 < appended < share.records else None
+            if not appended:
+                return None
+            is_whole = appended >= share.records
+            end = producers.end_offset(share.attempts) if is_whole else None
+            return producers.first_offset(share.attempts), end
 
-        first = self._writer.between_appends(first_of_some)
-        if first is None:
+        place = self._writer.between_appends(found)
+        if place is None:
             return
+        first, end = place
         with suppress(DamageFoundError), storage_errors("read from", self._writer.directory):
-            self._state.cap_high_watermark(share.write, first)
+            self._state.cap_high_watermark(share.write, first, end=end)
 
     def publish(self, share: DecidedShare, *, leader_epoch: int) -> int:
-        """Append what of the share is not in the log yet; the offset to flush to before ``finish``.
+        """Append what of the share is not in the log yet; the offset to flush, and to replicate to,
+        before ``finish``. Consumers see it when the high watermark can pass that.
 
         Raises StagedDataLostError, StorageError, and what ``offline`` says.
         """
@@ -121,7 +128,10 @@ class PartitionPublishing:
                     self._copy(share, source, leader_epoch)
             except OSError as error:
                 raise storage_error("publish from", self._writer.directory, error) from error
-            return self._writer.tail.end_offset
+            end = self._writer.tail.end_offset
+            self._state.bound_cap(share.write, end)
+            self._writer.notify()
+            return end
 
     def fence(self, leader_epoch: int, error: LogbusError, *, within_s: float) -> bool:
         """Publish nothing more in that leader epoch; False if what is under way takes longer. With
@@ -143,27 +153,22 @@ class PartitionPublishing:
             for producer_id in self._staged(share, file)
             if (staged := file.shares.get(producer_id)) is not None
         ]
-        several = len(runs) > 1 or any(
-            len(staged.extents) > 1 or staged.size_bytes > chunk_bytes for _, staged in runs
+        self._writer.between_appends(
+            lambda _, end: self._state.cap_high_watermark(share.write, end)
         )
-        if several:
-            self._writer.between_appends(
-                lambda _, end: self._state.cap_high_watermark(share.write, end)
-            )
         for producer_id, _ in runs:
             for batches in file.batches(producer_id, chunk_bytes=chunk_bytes):
                 self._writer.append_copied(batches, leader_epoch)
 
     def finish(self, write: int) -> None:
-        """Show a write all of which is in the log and on disk, and drop what was staged.
+        """Drop what a write has staged all of which is replicated in the log: whoever leads it next
+        has it.
 
         Raises NotLeaderError if the log was truncated since, and lacks some of it.
         """
         share = self._staging.decided.get(write)
         if share is not None:
             self._require_all(share)
-        self._state.uncap_high_watermark(write)
-        self._writer.notify()
         self._staging.discard_of(write, "" if share is None else share.writer)
 
     def _require_all(self, share: DecidedShare) -> None:

@@ -16,9 +16,10 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import LogConfig, StagedBy
 from spark_logbus.log.closed_writes import ClosedWrites
+from spark_logbus.log.staged_batches import StagedBatches
 from spark_logbus.log.staging.staging import MAX_WRITES, MAX_WRITES_OF_A_WRITER
 from spark_logbus.log.writer_runs import WriterRuns, writer_mark
-from spark_logbus.record import HEADER_SIZE, stamp_producer
+from spark_logbus.record import HEADER_SIZE, stamp, stamp_producer
 from spark_logbus.record.stage_id import write_of
 from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch
@@ -269,15 +270,26 @@ def test_an_append_that_comes_first_keeps_its_file(broker: Broker) -> None:
     assert log.staging.totals == (0, 0)
 
 
-def test_a_lost_write_hides_no_later_records(broker: Broker) -> None:
+def test_a_lost_write_hides_no_later_records(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = broker.log()
     stage(log, attempt(1), *[30] * 60)
     stage(log, attempt(2), *[30] * 60)
-    log.publishing.publish(share(3600, 1, 2), leader_epoch=1)
+    copy = log._writer.append_copied
+
+    def only_the_first(staged: StagedBatches, leader_epoch: int) -> None:
+        if staged.producer_id == attempt(2):
+            raise StorageError("The disk is full.")
+        copy(staged, leader_epoch)
+
+    monkeypatch.setattr(log._writer, "append_copied", only_the_first)
+    with pytest.raises(StorageError):
+        log.publishing.publish(share(3600, 1, 2), leader_epoch=1)
     broker.append(record_batch(1))
     assert log.ends().high_watermark == 0
     log.publishing.settle([share(1).write])
-    assert log.ends().high_watermark == 3601
+    assert log.ends().high_watermark == 1801
 
 
 def test_files_are_used_again_and_removed_when_idle(broker: Broker) -> None:
@@ -342,17 +354,74 @@ def test_a_published_share_may_fill_several_segments(broker: Broker) -> None:
     assert offsets_from(log, 0) == list(range(0, 3600, 30))
 
 
-def test_nothing_is_seen_before_all_is(broker: Broker) -> None:
+def test_nothing_is_seen_before_all_is(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     log = broker.log()
     stage(log, attempt(1), *[30] * 60)
     stage(log, attempt(2), *[30] * 60)
-    log.publishing.publish(share(3600, 1, 2), leader_epoch=1)
+    copy = log._writer.append_copied
+    seen: list[int] = []
+
+    def with_others_between(staged: StagedBatches, leader_epoch: int) -> None:
+        copy(staged, leader_epoch)
+        broker.append(record_batch(1))
+        seen.append(log.ends().high_watermark)
+        assert log.flushed_end == log.ends().log_end_offset
+
+    monkeypatch.setattr(log._writer, "append_copied", with_others_between)
+    end = log.publishing.publish(share(3600, 1, 2), leader_epoch=1)
+    assert seen == [0] * len(seen)
+    assert len(seen) > 1
+    assert log.ends().high_watermark == end == 3600 + len(seen)
+
+
+@pytest.mark.parametrize("counts", [(30,) * 60, (10, 10)])
+def test_a_published_write_is_seen_when_all_replicas_have_it(
+    tmp_path: Path, counts: tuple[int, ...]
+) -> None:
+    others = [0]
+    broker = Broker(tmp_path / "data", watermark=lambda _, end: min(end, *others))
     broker.append(record_batch(1))
+    others[0] = 1
+    broker.log().advance_high_watermark()
+    log, records = broker.log(), sum(counts)
+    stage(log, attempt(1), *counts)
+    assert log.publishing.publish(share(records, 1), leader_epoch=1) == 1 + records
+    broker.append(record_batch(1))
+    assert log.flushed_end == records + 2
+    for others[0] in (1, 1 + counts[0], records):
+        log.advance_high_watermark()
+        assert log.ends().high_watermark == 1
+        assert log.replication.end == others[0]
+    log.publishing.settle([share(1).write])  # which is over for all others
+    assert log.ends().high_watermark == 1
+    for others[0] in (1 + records, 2 + records):
+        log.advance_high_watermark()
+        assert log.ends().high_watermark == others[0]
+
+
+@pytest.mark.parametrize("has_all", [True, False])
+def test_a_leader_shows_all_or_nothing_of_a_write_that_it_has_copied(
+    tmp_path: Path, has_all: bool
+) -> None:
+    """A new leader's watermark lags, and other replicas have less of the log than it has."""
+    others = [1]
+    broker = Broker(tmp_path / "data", watermark=lambda _, end: min(end, *others))
+    batches = [batch(10 * n, 10, producer=attempt(1)) for n in range(3)]
+    log, offset = broker.log(), 1
+    broker.append(record_batch(1))
+    for each in batches if has_all else batches[:2]:
+        copied = memoryview(bytearray(each))
+        stamp(copied, base_offset=offset, leader_epoch=1, append_time_us=1)
+        log.append_as_follower(copied)
+        offset += 10
     log.flush()
-    assert log.flushed_end == 3601
-    assert log.ends().high_watermark == 0
-    log.publishing.finish(share(1).write)
-    assert log.ends().high_watermark == 3601
+    log.publishing.expect(share(30, 1))
+    for others[0] in (11, 21):
+        log.advance_high_watermark()
+        assert log.ends().high_watermark == 1
+    others[0] = 31
+    log.advance_high_watermark()
+    assert log.ends().high_watermark == (31 if has_all else 1)
 
 
 def test_many_later_producers_do_not_make_the_log_forget(broker: Broker) -> None:
