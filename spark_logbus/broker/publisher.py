@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from spark_logbus.broker.decided_shares import DecidedWrites, PartitionShare, shares_of
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.clock import Clock
@@ -52,6 +53,8 @@ _LEAVE_TO_WRITER_S: Final = 3.0
 _COPIERS: Final = 4
 _SIDE_BY_SIDE_FROM_BYTES: Final = 16 << 20
 _FLUSH_WAIT_S: Final = 60.0
+# For followers to have what is prepared, which they have been copying since it was staged.
+_REPLICAS_WAIT_S: Final = 2.0
 _FORGET_EVERY_S: Final = 600.0
 # A writer that writes once is remembered for as long as a request of its may be under way.
 _REMEMBER_ONCE_MS: Final = 3_600_000
@@ -73,7 +76,9 @@ class Publisher:
         clock: Clock,
         retention_ms: int,
         promises: Promises,
+        in_sync: InSync,
     ) -> None:
+        self._in_sync = in_sync
         self._replica_manager = replica_manager
         self._logs = logs
         self._writers = writers
@@ -103,16 +108,21 @@ class Publisher:
     def prepare(
         self, shares: Sequence[PartitionShare], *, anew: bool = False
     ) -> tuple[str, list[LogbusError | None]]:
-        """Tells of each share if all of it is staged, or published, and on disk: None, else the
-        reason. Returns too the promise by which it is kept: with ``anew``, one that ZooKeeper was
-        asked about. Raises CoordinationError."""
+        """Tells of each share if all of it is staged, or published, and on the disks of all
+        replicas in sync: None, else the reason. Returns too the promise by which it is kept: with
+        ``anew``, one that ZooKeeper was asked about. Raises CoordinationError."""
         self._require_lease()
         promise = self.promises.current(anew=anew)
 
         def check(each: PartitionShare) -> None:
             led = self._led(each)
             led.log.publishing.check(each, promise.number, leader_epoch=led.leader_epoch)
+            # Whoever is elected can publish it then; who joins has what is promised.
+            self._in_sync.wait_until_staged(
+                led, each.write, timeout_s=max(0.0, deadline - self._clock.monotonic())
+            )
 
+        deadline = self._clock.monotonic() + _REPLICAS_WAIT_S
         return promise.token, [_attempt(check, each) for each in shares]
 
     def _led(self, share: PartitionShare) -> LeaderPartition:
@@ -173,8 +183,8 @@ class Publisher:
                 self.decided.add(writer, state.last)
 
     def publish(self, shares: Sequence[PartitionShare]) -> list[LogbusError | None]:
-        """Append and flush what of them is not in the logs yet, and make it visible; for each None
-        or the reason why not. Takes as long as copying them does."""
+        """Append what of them is not in the logs yet, and make it visible when all replicas in sync
+        have flushed it; for each None or the reason why not. Takes as long as copying them does."""
         self._require_lease()
         for write in {each.write for each in shares}:
             self._logs.closed_writes.add(write)
@@ -183,7 +193,7 @@ class Publisher:
         def append(each: PartitionShare) -> None:
             led = self._led(each)
             end = led.log.publishing.publish(each, leader_epoch=led.leader_epoch)
-            led.log.when_flushed(end, flushes.expect(each.topic_partition))
+            led.log.replication.when_replicated(end, flushes.expect(each.topic_partition))
 
         outcomes = self._for_each(shares, append)
         flushed = flushes.wait(_FLUSH_WAIT_S)
@@ -434,6 +444,7 @@ class _Flushes:
         with self._condition:
             self._condition.wait_for(lambda: not self._missing, timeout_s)
             late = RequestTimeoutError(
-                "What was published was written but not flushed in time; it will become visible."
+                "What was published was written but not flushed by all replicas in time; it will "
+                "become visible."
             )
             return {**self._outcomes, **dict.fromkeys(self._missing, late)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_logbus.broker.compaction.scheduler import Compactor
@@ -66,6 +67,9 @@ from spark_logbus.zookeeper import Session, SessionState
 logger = logging.getLogger(__name__)
 
 _DRAIN_LOOK_S = 0.02
+# Requests that wait for followers at a time, and do little else.
+_PREPARING = 8
+_LAG_MAX_MS = 10_000
 
 
 class Broker:
@@ -110,18 +114,22 @@ class Broker:
         self._delayed_followers = DelayedFetches()
         self._followers = Followers(clock=clock, written=self._delayed_followers.wake)
         self._holds = Holds()
+        self._in_sync = InSync(
+            config.id,
+            states=states,
+            followers=self._followers,
+            watermarks=watermarks,
+            topic=lambda name: self._metadata_cache.topics.get(name),
+            live=lambda: [each.broker_id for each in self._metadata_cache.brokers],
+            is_certain=lambda: session.state is SessionState.CONNECTED and self._lease.current(),
+            lag_max_ms=_LAG_MAX_MS,
+            clock=clock,
+        )
 
         def partition_changed(topic_partition: TopicPartition) -> None:
             delayed_fetches.wake(topic_partition)
             self._delayed_followers.wake(topic_partition)
 
-        self._in_sync = InSync(
-            config.id,
-            followers=self._followers,
-            watermarks=watermarks,
-            topic=lambda name: self._metadata_cache.topics.get(name),
-            clock=clock,
-        )
         replicas = Replicas(ended=self._in_sync.end)
         self._following = Following(
             config.id,
@@ -163,6 +171,10 @@ class Broker:
             self._in_sync.topics_changed()
             self._replica_manager.update(image)
 
+        def brokers_changed(live: Collection[int]) -> None:
+            self._in_sync.brokers_changed()
+            self._replica_manager.brokers_changed(live)
+
         promises = Promises(PromiseRegistry(session, config.id))
         self._publisher = Publisher(
             self._replica_manager,
@@ -174,6 +186,7 @@ class Broker:
             clock=clock,
             retention_ms=config.writer_retention_ms,
             promises=promises,
+            in_sync=self._in_sync,
         )
         self._metadata_cache = MetadataCache(
             session,
@@ -182,7 +195,7 @@ class Broker:
             states=states,
             topics_changed=topics_changed,
             states_changed=self._replica_manager.states_changed,
-            brokers_changed=self._replica_manager.brokers_changed,
+            brokers_changed=brokers_changed,
         )
         self._hand_overs = HandOvers(
             self._replica_manager,
@@ -204,6 +217,9 @@ class Broker:
         request_metrics = RequestMetrics(clock)
         max_wait_ms = config.network.max_wait_ms
         self._zookeeper_executor = WorkExecutor("ZooKeeper", clock=clock, max_wait_ms=max_wait_ms)
+        self._replica_executor = WorkExecutor(
+            "other replicas", clock=clock, max_wait_ms=max_wait_ms, threads=_PREPARING
+        )
         self._copy_executor = WorkExecutor("the disk", clock=clock, max_wait_ms=max_wait_ms)
         self._schema_executor = ThreadPoolExecutor(1, thread_name_prefix="schema-ids")
         self._fetches = FetchHandler(
@@ -221,6 +237,7 @@ class Broker:
                 is_current=self._lease.current,
                 changed=delayed_fetches.wake,
             ),
+            in_sync=self._in_sync,
         )
         self._replications = ReplicateHandler(
             config.id,
@@ -254,6 +271,7 @@ class Broker:
             followers=self._followers,
             following=self._following,
             hand_overs=self._hand_overs.stats,
+            in_sync=self._in_sync,
             publisher=self._publisher,
             requests=self._requests,
             request_metrics=request_metrics,
@@ -281,6 +299,7 @@ class Broker:
             schema_ids=schema_ids,
             lease=self._lease,
             holds=self._holds,
+            in_sync=self._in_sync,
             clock=self._clock,
             max_wait_ms=network.max_wait_ms,
             metrics=metrics,
@@ -301,11 +320,12 @@ class Broker:
                 self._replica_manager,
                 self._zookeeper_executor,
                 followers=self._followers,
+                in_sync=self._in_sync,
             ),
             appends,
             self._fetches,
             self._replications,
-            OffsetHandler(self._replica_manager, metrics=metrics),
+            OffsetHandler(self._replica_manager, in_sync=self._in_sync, metrics=metrics),
             topic_changes,
             MoveHandler(
                 PartitionMoves(self._session),
@@ -320,6 +340,7 @@ class Broker:
                 writers=writers,
                 metadata_cache=self._metadata_cache,
                 copying=self._copy_executor,
+                preparing=self._replica_executor,
                 coordinating=self._zookeeper_executor,
                 metrics=metrics,
             ),
@@ -370,6 +391,7 @@ class Broker:
             self._metadata_cache.start()
             self._lease.start()
             self._flushed_ends.thread.start()
+            self._in_sync.thread.start()
             self._publisher.thread.start()
             self._hand_overs.thread.start()
             self._network.start(self._requests.dispatch)
@@ -409,11 +431,11 @@ class Broker:
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
             self._flushed_ends.thread.stop, self._session.close, self._lease.join,
-            self._publisher.thread.stop, self._hand_overs.thread.stop,
+            self._in_sync.thread.stop, self._publisher.thread.stop, self._hand_overs.thread.stop,
             self._replica_manager.thread.stop, self._following.stop, self._old_logs.thread.stop,
             self._metadata_cache.stop, self._zookeeper_executor.stop, self._copy_executor.stop,
-            self._stop_schema_executor, self._compactor.thread.stop, self._maintenance.stop,
-            self._logs.close, self._monitoring.stop,
+            self._replica_executor.stop, self._stop_schema_executor, self._compactor.thread.stop,
+            self._maintenance.stop, self._logs.close, self._monitoring.stop,
         ]  # fmt: skip
         for step in steps:
             try:

@@ -23,7 +23,7 @@ Listener = Callable[[], None]
 
 
 class _Published(NamedTuple):
-    """Where the records of an atomic write stand that are published; ``end`` is None as long as
+    """Place of the records of an atomic write that are published; ``end`` is None as long as
     some are missing. A write that ``is_over`` is forgotten when consumers see it."""
 
     start: int

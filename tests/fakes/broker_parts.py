@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
+from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.states import LeaderPartition
-from spark_logbus.broker.replica.watermark import sole_replica
+from spark_logbus.broker.replica.watermark import HighWatermarks, sole_replica
+from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.lease import Lease
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.errors import NotLeaderError
 from spark_logbus.log import LogConfig, LogDirectory, PartitionLog
 from spark_logbus.log.environment import HighWatermarkRule
@@ -29,6 +34,7 @@ __all__ = [
     "Logs",
     "Polled",
     "held_lease",
+    "in_sync_over",
     "logs_in",
     "message_of",
     "record_batch",
@@ -82,6 +88,30 @@ def held_lease() -> Lease:
     return lease
 
 
+def in_sync_over(
+    clock: Clock,
+    *,
+    broker_id: int = 5,
+    followers: Followers | None = None,
+    watermarks: HighWatermarks | None = None,
+    states: PartitionStates | None = None,
+    topics: Mapping[str, TopicRecord] | None = None,
+    live: Collection[int] = (),
+) -> InSync:
+    """The in-sync sets of a broker; with nothing given, all partitions have one replica."""
+    return InSync(
+        broker_id,
+        states=states or cast(PartitionStates, None),
+        followers=followers or Followers(clock=clock, written=lambda _: None),
+        watermarks=watermarks or HighWatermarks(),
+        topic=(topics or {}).get,
+        live=lambda: live,
+        is_certain=lambda: True,
+        lag_max_ms=10_000,
+        clock=clock,
+    )
+
+
 class Logs:
     """Logs that flush when the test says so."""
 
@@ -97,6 +127,8 @@ class Logs:
         self.flusher = ManualFlusher()
         self.directory = self._opened(path, config or LogConfig())
         self.here = LedHere()
+        #: All partitions have one replica, unless a test puts another in its place.
+        self.in_sync = in_sync_over(self.clock)
 
     def _opened(self, path: Path, config: LogConfig) -> LogDirectory:
         directory = LogDirectory(

@@ -39,7 +39,7 @@ from spark_logbus.coordination.subjects import SubjectIds, SubjectReader
 from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.network import Connection
 from spark_logbus.zookeeper import CorruptNodeError, Session
-from tests.fakes.broker_parts import Logs, held_lease
+from tests.fakes.broker_parts import Logs, held_lease, in_sync_over
 from tests.fakes.executor import InlineExecutor
 from tests.fakes.writers import promises_of
 
@@ -102,6 +102,9 @@ def dispatcher_over(
         RequestMetrics(logs.clock),
     )
     config = BrokerConfig(id=5, data_dir=Path("d"))
+    holds, waiting = Holds(), DelayedFetches()
+    followers = Followers(clock=clock, written=waiting.wake)
+    in_sync = in_sync_over(clock, followers=followers)
     publisher = Publisher(
         partitions,
         logs=logs.directory,
@@ -112,19 +115,19 @@ def dispatcher_over(
         clock=clock,
         retention_ms=1,
         promises=promises_of(5),
+        in_sync=in_sync,
     )
     cache = cast(MetadataCache, metadata_cache)
-    holds, waiting = Holds(), DelayedFetches()
-    followers = Followers(clock=clock, written=waiting.wake)
     return RequestDispatcher(
         [
             HandshakeHandler(config),
-            MetadataHandler(cache, partitions, executor, followers=followers),
+            MetadataHandler(cache, partitions, executor, followers=followers, in_sync=in_sync),
             AppendHandler(
                 partitions,
                 schema_ids=schema_ids({}, clock),
                 lease=held_lease(),
                 holds=holds,
+                in_sync=in_sync,
                 clock=clock,
                 max_wait_ms=max_wait_ms,
                 metrics=metrics,
@@ -144,6 +147,7 @@ def dispatcher_over(
                     is_current=lambda: True,
                     changed=waiting.wake,
                 ),
+                in_sync=in_sync,
             ),
             ReplicateHandler(
                 config.id,
@@ -158,7 +162,7 @@ def dispatcher_over(
                 max_fetch_bytes=1 << 20,
                 metrics=metrics,
             ),
-            OffsetHandler(partitions, metrics=metrics),
+            OffsetHandler(partitions, in_sync=in_sync, metrics=metrics),
             TopicHandler(
                 config,
                 metadata_cache=cache,
@@ -181,6 +185,7 @@ def dispatcher_over(
                 writers=cast(WriterRegistry, writers),
                 metadata_cache=cache,
                 copying=executor,
+                preparing=executor,
                 coordinating=executor,
                 metrics=metrics,
             ),

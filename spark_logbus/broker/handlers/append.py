@@ -1,5 +1,8 @@
 """Appends, and what atomic writes stage: answered when the durability that is asked for is reached.
 
+What is to be replicated, and what is staged, is not begun while fewer replicas are in sync than the
+topic asks for. What was written by then, and is on fewer disks, is not acknowledged.
+
 A broker writes and answers only while it is certain that it still has its id (see
 ``coordination.cluster.lease``): an append that comes later is not begun, and one that was written
 meanwhile is not acknowledged, before ZooKeeper has said so. Nor is one begun for a partition whose
@@ -17,6 +20,7 @@ from itertools import islice
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.replica.holds import Holds
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.broker.schema_ids import KnownSchemaIds, SchemaUse
@@ -51,6 +55,7 @@ logger = logging.getLogger(__name__)
 
 # Schema ids of one request. Where there are more, the first that nobody has refuses the rest.
 _LOOKED_UP_AT_ONCE = 100
+_REPLICATED = Acks.REPLICATED.value
 
 
 class AppendHandler:
@@ -63,12 +68,14 @@ class AppendHandler:
         schema_ids: KnownSchemaIds,
         lease: Lease,
         holds: Holds,
+        in_sync: InSync,
         clock: Clock,
         max_wait_ms: int,
         metrics: RequestMetrics,
     ) -> None:
         self._replica_manager = replica_manager
         self._holds = holds
+        self._in_sync = in_sync
         self._schema_ids = schema_ids
         self._lease = lease
         self._metrics = metrics
@@ -170,26 +177,59 @@ class AppendHandler:
         )
         return list(islice(unknown, most))
 
-    @staticmethod
     def _append(
-        acks: Acks, pending: _PendingAppend, number: int, led: LeaderPartition, data: memoryview
+        self,
+        acks: Acks,
+        pending: _PendingAppend,
+        number: int,
+        led: LeaderPartition,
+        data: memoryview,
     ) -> None:
+        if acks is Acks.REPLICATED:
+            self._append_replicated(pending, number, led, data)
+            return
         appended = led.log.append_as_leader(data, leader_epoch=led.leader_epoch)
         if acks is Acks.FLUSHED:
             when_flushed = partial(
                 led.log.when_flushed, appended.end_offset, truncations=appended.truncations
             )
-            pending.wait_for_flush(number, appended, when_flushed)
+            pending.wait_for(number, appended, when_flushed)
         else:
             pending.succeeded(number, appended)
 
-    @staticmethod
-    def _stage(
-        by: StagedBy, pending: _PendingAppend, number: int, led: LeaderPartition, data: memoryview
+    def _append_replicated(
+        self, pending: _PendingAppend, number: int, led: LeaderPartition, data: memoryview
     ) -> None:
+        self._in_sync.require_enough(led)
+        appended = led.log.append_as_leader(data, leader_epoch=led.leader_epoch)
+
+        def when_replicated(callback: Callable[[LogbusError | None], None]) -> None:
+            def replicated(error: LogbusError | None) -> None:
+                if error is None and not self._in_sync.has_enough(led):
+                    error = RequestTimeoutError(
+                        "The record batch was written, but too few replicas have stayed in sync "
+                        "for it to be safe; it may still become visible."
+                    )
+                callback(error)
+
+            led.log.replication.when_replicated(
+                appended.end_offset, replicated, truncations=appended.truncations
+            )
+
+        pending.wait_for(number, appended, when_replicated)
+
+    def _stage(
+        self,
+        by: StagedBy,
+        pending: _PendingAppend,
+        number: int,
+        led: LeaderPartition,
+        data: memoryview,
+    ) -> None:
+        self._in_sync.require_enough(led)
         staged = led.log.staging.stage(data, leader_epoch=led.leader_epoch, by=by)
         first = staged.base_sequence
-        pending.wait_for_flush(
+        pending.wait_for(
             number, LogAppendInfo(first, first, staged.staged_at_us), staged.when_flushed
         )
 
@@ -246,6 +286,8 @@ class _PendingAppend(DelayedResponse):
         super().__init__(deadline=clock.monotonic() + wait_ms / 1000)
         self._api = api
         self._partitions = request.partitions
+        is_replicated = isinstance(request, AppendRequest) and request.acks == _REPLICATED
+        self._wanted = "replicated" if is_replicated else "flushed"
         self._outcomes: list[LogAppendInfo | LogbusError | None] = [None] * len(request.partitions)
         self._missing = len(request.partitions)
         self._lock = threading.Lock()
@@ -257,16 +299,16 @@ class _PendingAppend(DelayedResponse):
     def failures(self) -> bool:
         return any(isinstance(outcome, LogbusError) for outcome in self._outcomes)
 
-    def wait_for_flush(
+    def wait_for(
         self,
         number: int,
         appended: LogAppendInfo,
-        when_flushed: Callable[[Callable[[LogbusError | None], None]], None],
+        when_durable: Callable[[Callable[[LogbusError | None], None]], None],
     ) -> None:
-        def flushed(error: LogbusError | None) -> None:
+        def durable(error: LogbusError | None) -> None:
             self._set(number, appended if error is None else error)
 
-        when_flushed(flushed)
+        when_durable(durable)
 
     def succeeded(self, number: int, appended: LogAppendInfo) -> None:
         self._set(number, appended)
@@ -322,8 +364,8 @@ class _PendingAppend(DelayedResponse):
             )
         if outcome is None:
             outcome = RequestTimeoutError(
-                "The record batch was written but not flushed within the request's timeout; "
-                "it may still become visible."
+                f"The record batch was written but not {self._wanted} within the request's "
+                "timeout; it may still become visible."
             )
             self._metrics.failed(self._api, outcome)
         return AppendResult(partition.topic, partition.partition, error=error_info(outcome))

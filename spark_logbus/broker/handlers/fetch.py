@@ -15,7 +15,9 @@ from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.long_poll import DelayedFetches, LongPoll
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.replica.follower_reads import FollowerReads
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.clock import Clock
 from spark_logbus.errors import (
     InvalidRequestError,
@@ -64,7 +66,9 @@ class FetchHandler:
         max_fetch_bytes: int,
         metrics: RequestMetrics,
         followed: FollowerReads,
+        in_sync: InSync,
     ) -> None:
+        self._in_sync = in_sync
         self._metrics = metrics
         self._followed = followed
         self._replica_manager = replica_manager
@@ -154,6 +158,11 @@ class FetchHandler:
             else:
                 led = self._replica_manager.leader_of(topic_partition).of_topic(wanted.topic_id)
                 log = led.log
+                if self._is_hidden(led, wanted.offset):
+                    # Not settled: the watermark gets there, and until the time is over it is
+                    # waited for.
+                    hidden = error_info(self._in_sync.not_available(led))
+                    return PartitionRead(FetchResult(wanted.topic, wanted.partition, error=hidden))
             slices: Sequence[LogSlice] = ()
             settled = False
             # A reader that knows the leader's end may be ahead of a follower, which gets there.
@@ -183,6 +192,11 @@ class FetchHandler:
             lost=[(each.start, each.end) for each in ends.lost],
         )
         return PartitionRead(result, slices, log, settled)
+
+    def _is_hidden(self, led: LeaderPartition, offset: int) -> bool:
+        """True if an offset may have been read at the leader before, and cannot be here yet."""
+        until = self._in_sync.hidden_until(led)
+        return until is not None and led.log.ends().high_watermark <= offset <= until
 
 
 def _slices(

@@ -10,6 +10,7 @@ from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.model import TopicPartition, check_name
@@ -37,7 +38,9 @@ class MetadataHandler:
         executor: WorkExecutor,
         *,
         followers: Followers,
+        in_sync: InSync,
     ) -> None:
+        self._in_sync = in_sync
         self._followers = followers
         self._metadata_cache = metadata_cache
         self._replica_manager = replica_manager
@@ -97,7 +100,11 @@ class MetadataHandler:
                 quiet_ms=found.quiet_ms,
             )
         replicas, in_sync = self._replicas(record, partition)
-        if led is None or led.log.topic_id != record.topic_id:
+        if (
+            led is None
+            or led.log.topic_id != record.topic_id
+            or self._in_sync.hidden_until(led) is not None
+        ):
             return PartitionInfo(
                 partition, leader, epoch, move=move, replicas=replicas, in_sync=in_sync
             )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.model import ONE_PIECE, TopicPartition
@@ -32,8 +33,11 @@ _MAX_CUTS = 10_000
 class OffsetHandler:
     """Answers requests for offsets and for cuts of ranges. Thread-safe, keeps nothing."""
 
-    def __init__(self, replica_manager: ReplicaManager, *, metrics: RequestMetrics) -> None:
+    def __init__(
+        self, replica_manager: ReplicaManager, *, in_sync: InSync, metrics: RequestMetrics
+    ) -> None:
         self._replica_manager = replica_manager
+        self._in_sync = in_sync
         self._metrics = metrics
 
     def handlers(self) -> Mapping[Api, Handle]:
@@ -52,10 +56,13 @@ class OffsetHandler:
             if wanted.at == "earliest":
                 offset = led.log.ends().log_start_offset
             elif wanted.at == "latest":
+                self._in_sync.require_ends(led)
                 ends = led.log.ends()
                 offset, lost = ends.high_watermark, [(each.start, each.end) for each in ends.lost]
             elif wanted.at == "timestamp":
                 offset = led.log.offset_at(wanted.timestamp_us)
+                if offset is None:
+                    self._in_sync.require_ends(led)
             else:
                 raise InvalidRequestError(
                     f"Cannot list offsets at {wanted.at!r}; use earliest, latest or timestamp."
@@ -77,6 +84,8 @@ class OffsetHandler:
                 raise InvalidRequestError(
                     f"target_bytes must be 1 or more, got {wanted.target_bytes}."
                 )
+            if wanted.end > led.log.ends().high_watermark:
+                self._in_sync.require_ends(led)
             _, size = led.log.split(wanted.start, wanted.end, target_bytes=ONE_PIECE)
             target_bytes = max(wanted.target_bytes, size // most_cuts)
             cuts, size = led.log.split(wanted.start, wanted.end, target_bytes=target_bytes)

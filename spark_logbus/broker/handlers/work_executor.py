@@ -18,9 +18,11 @@ _MAX_WAITING = 64  # such requests are rare; more than this is a runaway script
 class WorkExecutor:
     """Runs the work of requests that wait for ``what``: "ZooKeeper", say. Thread-safe."""
 
-    def __init__(self, what: str, *, clock: Clock, max_wait_ms: int) -> None:
+    def __init__(
+        self, what: str, *, clock: Clock, max_wait_ms: int, threads: int = _THREADS
+    ) -> None:
         prefix = f"{what.lower().replace(' ', '-')}-request"
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=prefix)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=prefix)
         self._what = what
         self._clock = clock
         self._max_wait_s = max_wait_ms / 1000

@@ -52,8 +52,8 @@ from spark_logbus.record.stage_id import StageIds, check_write, stage_id
 class WriteHandler:
     """Answers requests about atomic writes. Thread-safe, keeps nothing between them.
 
-    ``copying`` runs what takes as long as the disk does, ``coordinating`` what waits for
-    ZooKeeper, or does not wait.
+    ``copying`` runs what takes as long as the disk does, ``preparing`` what waits for other
+    replicas, ``coordinating`` what waits for ZooKeeper, or does not wait.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class WriteHandler:
         writers: WriterRegistry,
         metadata_cache: MetadataCache,
         copying: WorkExecutor,
+        preparing: WorkExecutor,
         coordinating: WorkExecutor,
         metrics: RequestMetrics,
     ) -> None:
@@ -70,6 +71,7 @@ class WriteHandler:
         self._writers = writers
         self._metadata_cache = metadata_cache
         self._copying = copying
+        self._preparing = preparing
         self._coordinating = coordinating
         self._metrics = metrics
 
@@ -90,7 +92,7 @@ class WriteHandler:
             broker_id = self._publisher.promises.broker_id
             return Response(encode_response(ShareResponse(results, broker_id, promise)))
 
-        return self._coordinating.run(prepare)
+        return self._preparing.run(prepare)
 
     def publish(self, request: PublishRequest, _: RequestContext) -> Answer:
         shares = _shares(request)

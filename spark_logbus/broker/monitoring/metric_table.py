@@ -28,6 +28,7 @@ from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.hand_over import HandOverStats
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
@@ -48,6 +49,7 @@ class MetricSources:
     following: Following
     moves: MovesHere
     hand_overs: HandOverStats
+    in_sync: InSync
     publisher: Publisher
     requests: RequestMetrics
     network: Network | None = None  # until the port is bound
@@ -190,6 +192,20 @@ METRICS: tuple[Metric, ...] = (
     Metric("hand_over_seconds", _HISTOGRAM,
            "How long partitions took no appends while their lead was handed over.", (),
            _one(lambda s: s.hand_overs.pauses.read())),
+    # -- replicas
+    Metric("partitions_under_replicated", _GAUGE,
+           "Partitions that this broker leads, and of which not all replicas are in sync.", (),
+           _one(lambda s: s.in_sync.under_replicated())),
+    Metric("partitions_under_min_in_sync", _GAUGE,
+           "Partitions led here with fewer replicas in sync than min.insync.replicas asks for: "
+           "what is to be replicated is refused.", (),
+           _one(lambda s: s.in_sync.under_min_in_sync())),
+    Metric("in_sync_left", _COUNTER,
+           "Replicas that were dropped from in-sync sets: their brokers were gone, or lagged.", (),
+           _one(lambda s: s.in_sync.stats.left.value)),
+    Metric("in_sync_joined", _COUNTER,
+           "Replicas that were taken into in-sync sets, as they had all that was acknowledged.",
+           (), _one(lambda s: s.in_sync.stats.joined.value)),
     # -- topics
     _topic_in("topic_bytes_in", "Bytes of record batches that were appended.",
               lambda log: log.appended.size_bytes),

@@ -18,6 +18,7 @@ from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.hand_over import HandOverStats
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
@@ -45,6 +46,7 @@ class Monitoring:
         followers: Followers,
         following: Following,
         hand_overs: HandOverStats,
+        in_sync: InSync,
         publisher: Publisher,
         requests: RequestDispatcher,
         request_metrics: RequestMetrics,
@@ -75,6 +77,7 @@ class Monitoring:
             following=following,
             moves=moves,
             hand_overs=hand_overs,
+            in_sync=in_sync,
             publisher=publisher,
             requests=request_metrics,
             session=session,

@@ -194,10 +194,15 @@ class InSync:
         members = self._members.get(led.log.topic_partition)
         return members if members is not None and members.led is led else None
 
+    def has_enough(self, led: LeaderPartition) -> bool:
+        """True if as many replicas are in sync as the topic asks for."""
+        members = self._members.get(led.log.topic_partition)
+        return members is None or members.led is not led or members.enough
+
     def require_enough(self, led: LeaderPartition) -> None:
         """Raise NotEnoughReplicasError if fewer replicas are in sync than the topic asks for."""
-        members = self._members.get(led.log.topic_partition)
-        if members is not None and members.led is led and not members.enough:
+        members = self.members(led)
+        if members is not None and not members.enough:
             raise NotEnoughReplicasError(
                 f"Of {led.log.topic_partition} {len(members.in_sync)} replicas are in sync (on the "
                 f"brokers {', '.join(map(str, members.in_sync))}), fewer than "
@@ -205,19 +210,33 @@ class InSync:
                 "other brokers are back."
             )
 
+    def hidden_until(self, led: LeaderPartition) -> int | None:
+        """Offset up to which consumers may have seen a partition, of the leader before, as long as
+        they see less of it here; else None."""
+        members = self._members.get(led.log.topic_partition)
+        if members is None or members.led is not led or not members.hides_what_was_seen:
+            return None
+        return members.epoch_start
+
     def require_ends(self, led: LeaderPartition) -> None:
         """Raise OffsetNotAvailableError as long as consumers may have seen more of a partition, of
-        the leader before, than is known to be replicated here."""
-        members = self._members.get(led.log.topic_partition)
-        if members is not None and members.led is led and members.hides_what_was_seen:
-            raise OffsetNotAvailableError(
-                f"Broker {self._broker_id} has just taken the lead of {led.log.topic_partition} "
-                "and does not know yet how far it is replicated; try again in a moment."
-            )
+        the leader before, than they see here."""
+        if self.hidden_until(led) is not None:
+            raise self.not_available(led)
+
+    def not_available(self, led: LeaderPartition) -> OffsetNotAvailableError:
+        return OffsetNotAvailableError(
+            f"Broker {self._broker_id} has just taken the lead of {led.log.topic_partition} and "
+            "does not know yet how far it is replicated; try again in a moment."
+        )
 
     def under_replicated(self) -> int:
         """Counts the partitions led here of which not all assigned replicas are in sync."""
         return sum(each.is_under_replicated for each in list(self._members.values()))
+
+    def under_min_in_sync(self) -> int:
+        """Counts those that have fewer replicas in sync than their topics ask for."""
+        return sum(not each.enough for each in list(self._members.values()))
 
     # -- what followers tell --------------------------------------------------------------
 

@@ -62,6 +62,7 @@ class World:
             clock=logs.clock,
             retention_ms=RETENTION_DAYS * DAY * 1000,
             promises=promises_of(5),
+            in_sync=logs.in_sync,
         )
         for each in (T0, U0):
             logs.lead(each)

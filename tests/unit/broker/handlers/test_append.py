@@ -67,6 +67,7 @@ def append(
         schema_ids=ids or schema_ids({}, logs.clock),
         lease=lease or held_lease(),
         holds=holds or Holds(),
+        in_sync=logs.in_sync,
         clock=logs.clock,
         max_wait_ms=10_000,
         metrics=RequestMetrics(logs.clock),

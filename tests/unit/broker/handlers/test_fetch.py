@@ -56,6 +56,7 @@ class Fetching:
                 is_current=lambda: True,
                 changed=self.waiting.wake,
             ),
+            in_sync=logs.in_sync,
         )
         for topic_partition in (T0, T1):
             log = logs.lead(topic_partition)

@@ -71,6 +71,7 @@ class Followed:
                 is_current=lambda: self.is_current,
                 changed=waiting.wake,
             ),
+            in_sync=logs.in_sync,
         )
         for offset in range(3):
             self.copy(offset)

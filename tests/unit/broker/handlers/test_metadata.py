@@ -69,6 +69,7 @@ class Asking:
             logs.here.as_replica_manager(),
             self.executor,
             followers=self.followers,
+            in_sync=logs.in_sync,
         )
 
     def ask(self, topics: list[str] | None, *, ends: bool = False) -> MetadataResponse:
