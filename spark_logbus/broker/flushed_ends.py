@@ -2,7 +2,9 @@
 
 A thread of its own writes flushed ends, of logs that have moved, every few seconds; appends never
 wait for it. So what stands in ZooKeeper is a lower bound: a log that ends before it has lost
-records. While ZooKeeper is away nothing is noted, and the next pass makes up for it.
+records. Of partitions with several replicas the high watermark is noted too: a replica that ends
+before it is not elected, and a leader that comes back shows that much at once. While ZooKeeper is
+away nothing is noted, and the next pass makes up for it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import logging
 from itertools import islice
 from typing import Final
 
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import Reached
@@ -44,8 +48,10 @@ class FlushedEndNotes:
         states: PartitionStates,
         session: Session,
         *,
+        in_sync: InSync,
         clock: Clock,
     ) -> None:
+        self._in_sync = in_sync
         self._replica_manager = replica_manager
         self._states = states
         self._session = session
@@ -81,7 +87,12 @@ class FlushedEndNotes:
     def note(self) -> None:
         """One pass. Raises CoordinationError; what was noted until then counts."""
         now = {
-            topic_partition: Reached(led.log.topic_id, led.leader_epoch, led.log.flushed_end)
+            topic_partition: Reached(
+                led.log.topic_id,
+                led.leader_epoch,
+                led.log.flushed_end,
+                committed=self._committed(led),
+            )
             for topic_partition, led in self._replica_manager.led().items()
         }
         self._noted = {
@@ -99,3 +110,10 @@ class FlushedEndNotes:
         while part := dict(islice(moved, _AT_ONCE)):
             self._states.note_ends(part)
             self._noted.update(part)
+
+    def _committed(self, led: LeaderPartition) -> int | None:
+        """The high watermark of a partition with several replicas, of which no other has less; None
+        of one that is on this disk alone."""
+        if self._in_sync.members(led) is None:
+            return None
+        return min(led.log.ends().high_watermark, led.log.flushed_end)

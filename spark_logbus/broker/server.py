@@ -210,7 +210,9 @@ class Broker:
             clock=clock,
             changed=self._delayed_followers.wake,
         )
-        self._flushed_ends = FlushedEndNotes(self._replica_manager, states, session, clock=clock)
+        self._flushed_ends = FlushedEndNotes(
+            self._replica_manager, states, session, in_sync=self._in_sync, clock=clock
+        )
         self._maintenance = log_maintenance(self._logs)
         self._compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
 

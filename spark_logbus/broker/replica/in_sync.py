@@ -119,7 +119,7 @@ class InSync:
         """
         topic_partition = led.log.topic_partition
         others = [each for each in state.in_sync if each != self._broker_id]
-        led.log.replication.begin(None if not others else 0)
+        led.log.replication.begin(None if not others else state.committed or 0)
         with self._lock:
             self._led[topic_partition] = _Led(led, state, led.log.ends().log_end_offset)
             self._members.pop(topic_partition, None)

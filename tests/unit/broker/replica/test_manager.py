@@ -174,9 +174,13 @@ class Following:
         self.watermarks = HighWatermarks()
         in_sync = InSync(
             1,
+            states=cast(PartitionStates, self.topics),
             followers=Followers(clock=SystemClock(), written=lambda _: None),
             watermarks=self.watermarks,
             topic=lambda name: self.topics.records.get(name),
+            live=lambda: (),
+            is_certain=lambda: True,
+            lag_max_ms=10_000,
             clock=SystemClock(),
         )
         self.replicas = replicas = Replicas(ended=in_sync.end)
