@@ -194,9 +194,9 @@ class PartitionMoves:
         Returns the state of the partition after that.
 
         Raises MoveEndedError when the move was cancelled, the lead is not the caller's, or others
-        to which the partition moves are not in sync; or, in no move, when the broker is not in
-        sync or not live: nothing was written then, or another's word stands. UnknownTopicError.
-        BrokerUnavailableError when the broker to which it moves is not registered.
+        to which the partition moves are not in sync; or, in no move, when the broker is not
+        assigned and in sync: nothing was written then, or another's word stands. UnknownTopicError.
+        BrokerUnavailableError when the broker is not registered.
         CoordinationError: nobody knows if it was done, and the caller takes no append before
         ``settle`` has said it.
         """
@@ -235,20 +235,18 @@ class PartitionMoves:
     ) -> tuple[PartitionState, list[Operation]]:
         """Returns the state of a hand-over without a move, as to its members, and the conditions of
         it."""
-        now, path = read.state, paths.broker(lead.to)
-        broker = self._nodes.get(path, deadline=deadline)
+        now, lives = read.state, self._check_lives(lead, deadline)
         assigned = read.payload.partitions[read.topic_partition.partition]
         if (
-            broker is None
-            or lead.to not in assigned
+            lead.to not in assigned
             or lead.to not in now.in_sync
             or now.replicas.get(lead.to, "") != lead.log_id
         ):
             raise MoveEndedError(
                 f"{read.topic_partition} is not handed over to broker {lead.to}, which is not in "
-                "sync with that log, or does not live."
+                "sync with that log, or not assigned."
             )
-        return now, [read.check_topic(), Check(path, broker.version)]
+        return now, [read.check_topic(), lives]
 
     def _check_lives(self, lead: HandOver, deadline: Deadline) -> Operation:
         """Returns the condition that the new broker is registered: one that has just died would
@@ -258,7 +256,7 @@ class PartitionMoves:
         if broker is None:
             raise BrokerUnavailableError(
                 f"{lead.topic_partition} is not handed over to broker {lead.to}, which is not "
-                f"registered in ZooKeeper. Broker {lead.leader} leads on, and the move stands "
+                f"registered in ZooKeeper. Broker {lead.leader} leads on, and a move stands "
                 "until that broker is back or the move is cancelled."
             )
         return Check(path, broker.version)
@@ -285,8 +283,9 @@ class PartitionMoves:
 
         def attempt(deadline: Deadline) -> PartitionState:
             read = LeadNodes.read(self._nodes, where, topic_id, deadline)
-            if read.state in lost:
-                return read.state
+            move = read.payload.moves.get(where.partition)
+            if read.state in lost and (move is None or move.since_us != since_us):
+                return read.state  # the state alone may be as it was before
             _require_lead(read, lead)
             members, writes = _to_mover(read, lead, since_us)
             handed_over = _handed_over(read.state, members, lead)

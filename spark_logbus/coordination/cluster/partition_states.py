@@ -156,8 +156,8 @@ class PartitionStates:
         the partition is not assigned to the broker, when another leads it, or when others are in
         sync and the broker's log is not the one that is, or lacks what was acknowledged: then the
         broker is in sync no more, so that another can be elected; LogMissingError when it was in
-        sync alone, with another log; CorruptNodeError, reported, when
-        nobody can say in which epoch it is. Conditional on the states that were read and on the
+        sync alone, with another log; CorruptNodeError, reported, when nobody can say in which
+        epoch it is. Conditional on the states that were read and on the
         topics' nodes, so two brokers never get the same epoch and a deleted topic gets no leader.
         """
         description = f"make broker {broker_id} the leader"

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -29,6 +29,7 @@ from spark_logbus.coordination.payloads import (
     encode,
 )
 from spark_logbus.errors import (
+    BrokerUnavailableError,
     CoordinationError,
     InvalidRequestError,
     LogbusError,
@@ -40,6 +41,7 @@ from spark_logbus.log_ids import new_log_id, renewed_log_id
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from spark_logbus.zookeeper.nodes import ConflictError, Nodes
+from spark_logbus.zookeeper.session import ReplyLostError
 from spark_logbus.zookeeper.transactions import Operation
 from tests.helpers import wait_until
 from tests.servers import zookeeper as servers
@@ -486,8 +488,9 @@ class TestHandOver:
 
     def test_only_to_a_live_member_with_that_log(self, cluster: Cluster) -> None:
         lead = cluster.hand_over()
+        with pytest.raises(BrokerUnavailableError, match="broker 3, which is not registered"):
+            cluster.moves.hand_over(cluster.hand_over(to=3, log_id="log-3"))
         for wrong in (
-            cluster.hand_over(to=3, log_id="log-3"),  # it does not live
             cluster.hand_over(log_id="emptied"),
             cluster.hand_over(log_id=""),
             cluster.hand_over(epoch=3),
@@ -614,6 +617,27 @@ class TestArrived:
             )
             assert proxy.lost == 1
         assert done.in_sync == [1, 2]
+
+    def test_a_request_that_was_lost_is_not_taken_for_done_where_the_members_stay(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The state is the same before and after: only the topic tells."""
+        move = MovePayload(to=[3, 1, 2], since_us=5)
+        cluster.put_state(unchanged(in_sync=[3, 1, 2]))
+        cluster.assign({0: [1, 2, 3]}, {0: move})
+        transact, lost = Nodes.transact, ["the first"]
+
+        def unlucky(nodes: Nodes, what: str, wanted: Sequence[Operation], **named: Any) -> None:
+            if lost:
+                lost.clear()
+                raise ReplyLostError("The connection ended before the request was sent.")
+            transact(nodes, what, wanted, **named)
+
+        monkeypatch.setattr(Nodes, "transact", unlucky)
+        assert self.finish(cluster).in_sync == [3, 1, 2]
+        record = cluster.topics.get("orders")
+        assert record is not None
+        assert (record.partitions, record.moves) == ({0: [3, 1, 2]}, {})
 
     def test_a_cancel_leaves_members_that_the_leader_drops(self, cluster: Cluster) -> None:
         cluster.change(add={4: "log-4"})
