@@ -102,7 +102,7 @@ def show(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> N
     """Show the brokers, their versions, what they lead and hold, and if all is well.
 
     Exit code 1 when a broker is away, also one that moves wait for, or a partition is served by
-    nobody or takes no appends, as on a full disk.
+    nobody, takes no appends, as on a full disk, or has replicas that are not in sync.
 
     \b
     Example:
@@ -126,7 +126,13 @@ def _print(described: ClusterDescription) -> None:
         Column("address"),
         Column("version"),
         Column("started_us", MOMENT, "started (UTC)"),
+        *([Column("rack")] if any(broker.rack for broker in described.brokers) else []),
         Column("partitions", NUMBER, "leads"),
+        *(
+            [Column("follows", NUMBER)]
+            if any(broker.follows for broker in described.brokers)
+            else []
+        ),
         Column("offline", NUMBER),
         Column("size_bytes", SIZE, "size"),
         Column("state"),
@@ -165,11 +171,16 @@ def _verdict(described: ClusterDescription) -> str:
     ]
     for broker_id, moves in described.waiting.items():
         troubles.append(f"{plural(moves, 'move')} waiting for broker {broker_id}")
-    if offline := list(map(str, described.offline)):
-        more = f" and {len(offline) - _SHOWN} more" if len(offline) > _SHOWN else ""
-        named = f"{', '.join(offline[:_SHOWN])}{more}"
-        troubles.append(f"{len(offline):,} of {plural(described.partitions, 'partition')} "
-                        f"offline: {named}")  # fmt: skip
+    for state, found in (
+        ("offline", described.offline),
+        ("under-replicated", described.under_replicated),
+    ):
+        if names := list(map(str, found)):
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            troubles.append(
+                f"{len(names):,} of {plural(described.partitions, 'partition')} {state}: "
+                f"{', '.join(names[:_SHOWN])}{more}"
+            )
     return f"Not healthy: {'; '.join(troubles)}. There are {holds}."
 
 
@@ -185,6 +196,10 @@ def _fields(described: ClusterDescription) -> dict[str, Any]:
             {"topic": each.topic, "partition": each.partition, "leader": leader}
             for each, leader in described.offline.items()
         ],
+        "under_replicated": [
+            {"topic": each.topic, "partition": each.partition, "not_in_sync": brokers}
+            for each, brokers in described.under_replicated.items()
+        ],
         "moves": [fields_of_move(each) for each in described.moves],
         "waiting": [
             {"broker": broker_id, "moves": moves} for broker_id, moves in described.waiting.items()
@@ -199,7 +214,9 @@ def _broker_fields(broker: BrokerDescription) -> dict[str, Any]:
         "address": None if at is None else f"{at.address.host}:{at.address.port}",
         "version": None if at is None else at.version,
         "started_us": None if at is None else at.started_us,
+        "rack": broker.rack,
         "partitions": broker.partitions,
+        "follows": broker.follows,
         "offline": broker.offline,
         "size_bytes": broker.size_bytes,
         "refusing": broker.refusing,

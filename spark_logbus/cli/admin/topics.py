@@ -151,7 +151,7 @@ def create(
 
 @app.command("list")
 def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
-    """All topics with their offsets and sizes. Compaction leaves offsets without a record.
+    """All topics: replicas, offsets and sizes. Compaction leaves offsets without a record.
 
     \b
     Example:
@@ -164,6 +164,7 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
     rows = Table(
         Column("topic"),
         Column("partitions", NUMBER),
+        Column("replicas", NUMBER),
         Column("offsets", NUMBER),
         Column("size_bytes", SIZE, "size"),
         Column("offline", NUMBER),
@@ -175,6 +176,7 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
         row = {
             "topic": name,
             "partitions": len(ends),
+            "replicas": _factor(described[name]),
             "offsets": sum(_offsets_of(end) for end in known),
             "size_bytes": sum(end.size_bytes for end in known),
             "offline": offline,
@@ -187,10 +189,11 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
 def describe(
     names: Topics, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False
 ) -> None:
-    """Partitions of topics: leaders, offsets, sizes; schemas; all settings, own and default.
+    """Partitions of topics: leaders, replicas, offsets, sizes; schemas; all settings.
 
-    A setting that is not the topic's own is shown as logbus has it by default; the [log] table of
-    a broker's configuration may say otherwise.
+    A partition is under-replicated while some of its replicas are not in sync. A setting that is
+    not the topic's own is shown as logbus has it by default; the [log] table of a broker's
+    configuration may say otherwise.
 
     \b
     Example:
@@ -222,6 +225,11 @@ def _partitions_table(topics: list[TopicDescription], running: Collection[int]) 
         Column("partition", NUMBER),
         Column("leader"),
         Column("address"),
+        *(
+            [Column("replicas"), Column("in_sync")]
+            if any(_factor(topic) > 1 for topic in topics)
+            else []
+        ),
         Column("log_start_offset", NUMBER, "log start"),
         Column("high_watermark", NUMBER),
         Column("size_bytes", SIZE, "size"),
@@ -230,8 +238,13 @@ def _partitions_table(topics: list[TopicDescription], running: Collection[int]) 
     )
     for topic in topics:
         for row in _partitions(topic):
-            shown = {**row, "topic": topic.name, "state": "ok" if row["served"] else "offline"}
-            styles = {} if row["served"] else {"state": "bold red"}
+            shown = {**row, "topic": topic.name, "state": "ok"}
+            shown |= {each: ", ".join(map(str, row[each])) for each in ("replicas", "in_sync")}
+            styles = {}
+            if not row["served"]:
+                shown["state"], styles["state"] = "offline", "bold red"
+            elif row["under_replicated"]:
+                shown["state"], styles["state"] = "under-replicated", "bold red"
             if row["move"] is not None:
                 shown["move"] = moved_so_far(row["move"], row["leader"], running)
                 styles |= {"move": "bold red"} if row["move"]["error"] else {}
@@ -241,6 +254,11 @@ def _partitions_table(topics: list[TopicDescription], running: Collection[int]) 
 
 def _moves(topic: TopicDescription) -> bool:
     return any(part.move is not None for part in topic.partitions.values())
+
+
+def _factor(topic: TopicDescription) -> int:
+    """The number of replicas of a partition; the largest while it is being changed."""
+    return max((len(part.replicas) for part in topic.partitions.values()), default=0) or 1
 
 
 def _schemas_table(schemas: Mapping[str, list[SchemaDescription]]) -> Table:
@@ -304,6 +322,9 @@ def _partitions(topic: TopicDescription) -> list[dict[str, Any]]:
             "high_watermark": partition.ends.high_watermark if partition.ends else None,
             "size_bytes": partition.ends.size_bytes if partition.ends else None,
             "served": partition.ends is not None,
+            "replicas": list(partition.replicas) or [partition.leader_id],
+            "in_sync": list(partition.in_sync) or [partition.leader_id],
+            "under_replicated": partition.is_under_replicated,
             "move": None if partition.move is None else move_fields(partition.move),
         }
         for number, partition in sorted(topic.partitions.items())

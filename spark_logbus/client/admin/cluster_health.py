@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +22,8 @@ class BrokerDescription:
     """A broker and the partitions that it leads, or that are on their way to it. ``registration``
     is None for one that is not running; ``problem`` says why it serves nothing now, or not all.
     ``offline`` of the ``partitions`` are not served; ``size_bytes`` is of the others, ``refusing``
-    of which are read and take no appends. A broker that is ``drained`` gets no new partition."""
+    of which are read and take no appends. It ``follows`` as many partitions that others lead. A
+    broker that is ``drained`` gets no new partition."""
 
     broker_id: int
     registration: BrokerRegistration | None
@@ -31,12 +33,18 @@ class BrokerDescription:
     problem: str | None
     refusing: int = 0
     drained: bool = False
+    follows: int = 0
+
+    @property
+    def rack(self) -> str | None:
+        return None if self.registration is None else self.registration.address.rack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
     """``offline`` are the partitions that nobody serves now, each with its leader's id; ``moves``
-    those that are under way, or have failed, as of one look."""
+    those that are under way, or have failed, as of one look. ``under_replicated`` are those that
+    lack replicas in sync, each with the brokers of these."""
 
     zookeeper: str
     brokers: list[BrokerDescription]
@@ -44,6 +52,7 @@ class ClusterDescription:
     partitions: int
     offline: dict[TopicPartition, int]
     moves: list[MoveDescription] = field(default_factory=list)
+    under_replicated: dict[TopicPartition, list[int]] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -51,9 +60,14 @@ class ClusterDescription:
 
     @property
     def healthy(self) -> bool:
-        """True when every known broker runs and answers, and every partition is served, and takes
-        appends. A broker to which partitions are on their way is known too."""
-        return not self.offline and all(broker.problem is None for broker in self.brokers)
+        """True when every known broker runs and answers, and every partition is served, takes
+        appends, and has all its replicas in sync. A broker to which partitions are on their way is
+        known too."""
+        return (
+            not self.offline
+            and not self.under_replicated
+            and all(broker.problem is None for broker in self.brokers)
+        )
 
     @property
     def waiting(self) -> dict[int, int]:
@@ -79,12 +93,20 @@ def describe_cluster(
         drained = DrainedBrokers(session).ids()
     led: dict[int, list[PartitionDescription]] = {broker_id: [] for broker_id in registered}
     offline: dict[TopicPartition, int] = {}
+    lacking: dict[TopicPartition, list[int]] = {}
+    follows = Counter[int]()
     for topic in topics.values():
         for part in topic.partitions.values():
             leader_id = -1 if part.leader_id is None else part.leader_id
             led.setdefault(leader_id, []).append(part)
+            where = TopicPartition(topic.name, part.partition)
             if part.ends is None:
-                offline[TopicPartition(topic.name, part.partition)] = leader_id
+                offline[where] = leader_id
+            if part.is_under_replicated:
+                lacking[where] = [each for each in part.replicas if each not in part.in_sync]
+            follows.update(each for each in part.replicas if each != leader_id)
+    for broker_id in follows:
+        led.setdefault(broker_id, [])
     partitions = sum(map(len, led.values()))
     moves = described_moves(topics, cluster.clock.monotonic(), ())
     for move in moves:
@@ -96,6 +118,7 @@ def describe_cluster(
             replace(
                 _described(cluster, broker_id, registered.get(broker_id), led[broker_id]),
                 drained=broker_id in drained,
+                follows=follows[broker_id],
             )
             for broker_id in sorted(led)
         ],
@@ -103,6 +126,7 @@ def describe_cluster(
         partitions=partitions,
         offline=dict(sorted(offline.items())),
         moves=moves,
+        under_replicated=dict(sorted(lacking.items())),
     )
 
 

@@ -82,7 +82,9 @@ def test_several_topics_with_units_as_people_write_them(command: Command) -> Non
     added = command("topics", "add-partitions", "m1", "-n", "3")
     assert added.out == "Topic m1 has 5 partitions, and had 2.\n"
     listed = [json.loads(line) for line in command("topics", "list", "-J").out.splitlines()]
-    assert {"topic": "m1", "partitions": 5, "offsets": 0, "size_bytes": 0, "offline": 0} in listed
+    assert {
+        "topic": "m1", "partitions": 5, "replicas": 1, "offsets": 0, "size_bytes": 0, "offline": 0
+    } in listed  # fmt: skip
     assert command("topics", "delete", "m1", "m2", "-y").out.count("is deleted") == 2
 
 
