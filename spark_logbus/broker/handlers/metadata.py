@@ -9,9 +9,10 @@ import msgspec
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
-from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.followers import Followers, Progress
 from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.network import Answer, Response
@@ -91,7 +92,7 @@ class MetadataHandler:
         leader, epoch = self._metadata_cache.leader(record, partition)
         led = self._replica_manager.find(TopicPartition(record.name, partition)) if ends else None
         move = _move(record, partition)
-        found = None if led is None or move is None else self._followers.progress(led, move.to)
+        found = None if led is None else self._progress(led, record, partition)
         if move is not None and found is not None:
             move = msgspec.structs.replace(
                 move,
@@ -126,6 +127,22 @@ class MetadataHandler:
             in_sync,
         )
 
+    def _progress(
+        self, led: LeaderPartition, record: TopicRecord, partition: int
+    ) -> Progress | None:
+        """Returns how far the move of a partition is, by all new brokers together."""
+        move = record.moves.get(partition)
+        new = () if move is None else {*move.to} - {*record.partitions[partition]}
+        told = [self._followers.progress(led, each) for each in new]
+        known = [each for each in told if each is not None]
+        if not known:
+            return None
+        return Progress(
+            sum(each.copied_bytes for each in known),
+            known[0].total_bytes * len(told),
+            max(each.quiet_ms for each in known),
+        )
+
     def _replicas(self, record: TopicRecord, partition: int) -> tuple[list[int], list[int]]:
         """The assigned brokers and those in sync; none where there is one and the same."""
         assigned = record.partitions[partition]
@@ -139,4 +156,7 @@ class MetadataHandler:
 def _move(record: TopicRecord, partition: int) -> MoveState | None:
     """A move that is asked for, or has failed, as the topic's node has it."""
     move = record.moves.get(partition)
-    return None if move is None else MoveState(move.to[0], move.since_us, move.throttle, move.error)
+    if move is None:
+        return None
+    several = move.to if len(move.to) > 1 or len(record.partitions[partition]) > 1 else []
+    return MoveState(move.to[0], move.since_us, move.throttle, move.error, replicas=several)

@@ -173,7 +173,7 @@ class ReplicateHandler:
         if not wanted.since_us:
             return broker_id in self._assigned(topic_partition, wanted.topic_id)
         move = self._standing(topic_partition, wanted.topic_id)
-        return move is not None and (move.to, move.since_us) == ([broker_id], wanted.since_us)
+        return move is not None and broker_id in move.to and move.since_us == wanted.since_us
 
     # -- answers --------------------------------------------------------------------------
 

@@ -47,8 +47,9 @@ class PartitionEnds(Message):
 class MoveState(Message):
     """A move of a partition, as its leader sees it; ``to`` is the broker that is to have it.
 
-    ``copied_bytes`` and ``total_bytes`` are -1 as long as the new broker has not asked for
-    anything. ``quiet_ms``: how long it has not got on. ``error`` says why the move has failed.
+    ``replicas`` is the whole new list where that is not ``to`` alone. ``copied_bytes`` and
+    ``total_bytes`` are of all new brokers, -1 as long as none has asked for anything. ``quiet_ms``:
+    how long one of them has not got on. ``error`` says why the move has failed.
     """
 
     to: int
@@ -58,6 +59,7 @@ class MoveState(Message):
     copied_bytes: int = -1
     total_bytes: int = -1
     quiet_ms: int = 0
+    replicas: list[int] = []
 
 
 class PartitionInfo(Message):

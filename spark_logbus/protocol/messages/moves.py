@@ -9,12 +9,17 @@ __all__ = ["MoveRequest", "MoveResponse", "MoveResult", "PartitionMove"]
 
 
 class PartitionMove(Message):
-    """A partition that is to be on the broker ``to``; None: a move of it is to be cancelled."""
+    """A partition that is to be on the broker ``to``; None: a move of it is to be cancelled.
+
+    Where it has or is to have several replicas, ``replicas`` is the whole new list, and ``to`` the
+    first of it: the preferred leader.
+    """
 
     topic: str
     partition: int
     to: int | None = None
     topic_id: str | None = None
+    replicas: list[int] = []
 
 
 class MoveRequest(Message):

@@ -129,7 +129,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
     Api.PUBLISH: (PublishRequest(WRITE, "0", SHARES, "writer"), b""),
     Api.DISCARD: (DiscardRequest(WRITE, 1), b""),
     Api.MOVE: (
-        MoveRequest([PartitionMove("t", each, 6, TOPIC_ID) for each in (0, 1)], 1 << 20),
+        MoveRequest([PartitionMove("t", each, 6, TOPIC_ID, [6, 5]) for each in (0, 1)], 1 << 20),
         b"",
     ),
 }  # fmt: skip

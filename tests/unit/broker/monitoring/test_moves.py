@@ -14,33 +14,39 @@ from spark_logbus.coordination.payloads import MovePayload
 from spark_logbus.model import TopicPartition
 
 
-def move(to: int, error: str = "") -> MovePayload:
-    return MovePayload(to=[to], since_us=1, error=error)
+def move(*to: int, error: str = "") -> MovePayload:
+    return MovePayload(to=[*to], since_us=1, error=error)
 
 
-def moves_here(topics: dict[str, TopicRecord], progress: dict[int, Progress]) -> MovesHere:
-    """Moves of broker 1, which leads what is assigned to it; ``progress`` is by partition."""
+def moves_here(
+    topics: dict[str, TopicRecord], progress: dict[int, dict[int, Progress]]
+) -> MovesHere:
+    """Moves of broker 1, which leads what has it as the first; ``progress`` is by partition and new
+    broker."""
     led = {
         TopicPartition(name, number): number
         for name, record in topics.items()
         for number, brokers in record.partitions.items()
-        if brokers == [1]
+        if brokers[:1] == [1]
     }
     return MovesHere(
         1,
         metadata_cache=cast(MetadataCache, SimpleNamespace(topics=topics)),
         replica_manager=cast(ReplicaManager, SimpleNamespace(find=led.get)),
-        followers=cast(Followers, SimpleNamespace(progress=progress.get)),
+        followers=cast(
+            Followers, SimpleNamespace(progress=lambda led, to: progress.get(led, {}).get(to))
+        ),
     )
 
 
 def test_what_comes_goes_fails_and_rests() -> None:
     partitions = {0: [1], 1: [1], 2: [1], 3: [2], 4: [2], 5: [2]}
     moves = {
-        0: move(2), 1: move(3), 2: move(2, "No room."), 3: move(1), 4: move(1, "Gone."), 5: move(3),
+        0: move(2), 1: move(3), 2: move(2, error="No room."),
+        3: move(1), 4: move(1, error="Gone."), 5: move(3),
     }  # fmt: skip
     topics = {"t": TopicRecord("t", "id", partitions, {}, moves=moves)}
-    here = moves_here(topics, {0: Progress(5, 10, 59_999), 1: Progress(5, 10, 150_000)})
+    here = moves_here(topics, {0: {2: Progress(5, 10, 59_999)}, 1: {3: Progress(5, 10, 150_000)}})
     assert (here.leaving(), here.coming()) == (2, 1)
     assert here.failed() == {
         TopicPartition("t", 2): "The move of t-2 from broker 1 to broker 2 has failed: No room.",
@@ -58,3 +64,16 @@ def test_a_broker_without_moves() -> None:
     # The partition is not there any more: a node that somebody has changed by hand.
     odd = TopicRecord("t", "id", {0: [1]}, {}, moves={7: move(1)})
     assert moves_here({"t": odd}, {}).coming() == 1
+
+
+def test_moves_of_several_replicas() -> None:
+    partitions = {0: [1, 2], 1: [2, 1], 2: [2], 3: [1, 2]}
+    moves = {0: move(1, 3, 4), 1: move(2, 3), 2: move(2, 1), 3: move(2, 1, error="Full.")}
+    topics = {"t": TopicRecord("t", "id", partitions, {}, moves=moves)}
+    here = moves_here(topics, {0: {3: Progress(9, 10, 0), 4: Progress(5, 10, 60_000)}})
+    assert (here.leaving(), here.coming()) == (1, 1)
+    assert here.failed() == {
+        TopicPartition("t", 3): "The move of t-3 from brokers 1, 2 to brokers 2, 1 has failed: "
+        "Full."
+    }
+    assert "t-0 is on its way to broker 4" in here.stuck()[TopicPartition("t", 0)]
