@@ -40,20 +40,10 @@ def leads_on(broker_id: int) -> Rule:
             return Ruling(_first(claim, broker_id))
         if now.leader != broker_id:
             return Ruling(None, _is_led_by_another(claim, now, broker_id))
-        if {*now.in_sync} <= {broker_id}:  # what it lacks, nobody has
-            if (other := _other_log(claim, now, broker_id)) is not None:
-                return Ruling(None, other)
-            members = [broker_id]
-        elif (flaw := _flaw(claim, now, broker_id)) is not None:
+        members = now.in_sync or [broker_id]
+        if (flaw := _flaw(claim, now, broker_id, members)) is not None:
             return Ruling(_without_claimant(claim, now, broker_id), flaw)
-        else:
-            members = now.in_sync
-        replicas = {each: now.replicas[each] for each in members if each in now.replicas}
-        replicas.pop(broker_id, None)
-        if claim.log_id:
-            replicas[broker_id] = claim.log_id
-        end = _later(claim.end, now.end)
-        return Ruling(_led(claim, now, broker_id, members, replicas, end=end))
+        return Ruling(_led(claim, now, broker_id, members, end=_later(claim.end, now.end)))
 
     return rule
 
@@ -70,11 +60,39 @@ def is_elected(broker_id: int, live: Collection[int]) -> Rule:
             )
         if now.leader == broker_id or (now.leader in live and now.leader in now.in_sync):
             return Ruling(None, _is_led_by_another(claim, now, broker_id))
-        if (flaw := _flaw(claim, now, broker_id)) is not None:
+        if (flaw := _flaw(claim, now, broker_id, now.in_sync)) is not None:
             return Ruling(_without_claimant(claim, now, broker_id), flaw)
         members = [each for each in now.in_sync if each in live or each == broker_id]
-        replicas = {each: now.replicas[each] for each in members if each in now.replicas}
-        return Ruling(_led(claim, now, broker_id, members, replicas, end=claim.end))
+        return Ruling(_led(claim, now, broker_id, members, end=claim.end))
+
+    return rule
+
+
+def is_elected_unclean(broker_id: int, live: Collection[int]) -> Rule:
+    """Lets a broker that is not in sync lead alone, where nobody who is lives and can lead. What
+    its log lacks is lost."""
+
+    def rule(claim: LeadershipClaim, now: PartitionState | None) -> Ruling:
+        where = claim.topic_partition
+        if now is None or broker_id in now.in_sync:
+            return Ruling(
+                None,
+                NotLeaderError(
+                    f"Broker {broker_id} needs no unclean election to lead {where}: "
+                    f"{'nobody has led it yet' if now is None else 'it is in sync'}."
+                ),
+            )
+        able = [] if now.refused is not None else [each for each in now.in_sync if each in live]
+        if able:
+            return Ruling(
+                None,
+                NotLeaderError(
+                    f"Broker {broker_id} is not elected leader of {where}: what its log lacks "
+                    f"would be lost, and brokers {listed(able)}, which are in sync, run."
+                ),
+            )
+        led = _led(claim, now, broker_id, [broker_id], end=claim.end)
+        return Ruling(msgspec.structs.replace(led, given_up=now.leader_epoch))
 
     return rule
 
@@ -156,10 +174,13 @@ def _led(
     now: PartitionState,
     broker_id: int,
     members: list[int],
-    replicas: dict[int, str],
     *,
     end: int | None,
 ) -> PartitionState:
+    replicas = {each: now.replicas[each] for each in members if each in now.replicas}
+    replicas.pop(broker_id, None)
+    if claim.log_id:
+        replicas[broker_id] = claim.log_id
     return PartitionState(
         leader=broker_id,
         leader_epoch=max(claim.after_epoch, now.leader_epoch) + 1,
@@ -190,14 +211,19 @@ def _other_log(
     )
 
 
-def _flaw(claim: LeadershipClaim, now: PartitionState, broker_id: int) -> NotLeaderError | None:
-    """Says why the claimed log may lack what was acknowledged, if it may."""
+def _flaw(
+    claim: LeadershipClaim, now: PartitionState, broker_id: int, members: Sequence[int]
+) -> NotLeaderError | LogMissingError | None:
+    """Says why the claimed log may lack what was acknowledged, if it may. What the only member
+    lacks, nobody has: so that leads, unless its log never was the one in sync."""
     where, has = claim.topic_partition, now.replicas.get(broker_id, "")
-    if broker_id not in now.in_sync:
+    if broker_id not in members:
         return NotLeaderError(
             f"Broker {broker_id} cannot lead {where}: it is not in sync. Brokers "
-            f"{listed(now.in_sync)} are."
+            f"{listed(members) or '(none)'} are."
         )
+    if len(members) == 1:
+        return _other_log(claim, now, broker_id)
     if not claim.log_id or claim.log_id != has:
         return NotLeaderError(
             f"Broker {broker_id} cannot lead {where}: its log has the id "

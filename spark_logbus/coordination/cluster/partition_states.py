@@ -23,6 +23,7 @@ from spark_logbus.coordination.cluster.leader_rules import (
     Rule,
     Ruling,
     is_elected,
+    is_elected_unclean,
     leads_on,
     listed,
     members_changed,
@@ -174,6 +175,20 @@ class PartitionStates:
         """
         description = f"elect broker {broker_id} the leader"
         return self._claim_all(description, claims, broker_id, is_elected(broker_id, live))
+
+    def elect_unclean(
+        self, claim: LeadershipClaim, *, broker_id: int, live: Collection[int]
+    ) -> PartitionState:
+        """Have ``broker_id`` lead a partition alone though it is not in sync, where nobody who is
+        lives, or who is alone in sync refuses to. On an operator's word: what its log lacks is
+        lost. Raises UnknownTopicError, CorruptNodeError; NotLeaderError where that is not needed,
+        or the partition is not assigned to the broker."""
+        description = f"elect broker {broker_id} the unclean leader"
+        rule = is_elected_unclean(broker_id, live)
+        state = self._claim_all(description, [claim], broker_id, rule)[claim.topic_partition]
+        if isinstance(state, LogbusError):
+            raise state.again()
+        return state
 
     def change_in_sync(
         self,

@@ -33,6 +33,7 @@ from spark_logbus.errors import (
     CoordinationError,
     InvalidRequestError,
     LogbusError,
+    LogMissingError,
     NotLeaderError,
     UnknownTopicError,
 )
@@ -304,9 +305,23 @@ class TestElections:
     def test_the_last_member_stays_whatever_its_log_is(self, replicated: Cluster) -> None:
         alone = unchanged(in_sync=[2], replicas={2: "log-2"})
         replicated.put_state(alone)
-        with pytest.raises(NotLeaderError):
+        with pytest.raises(LogMissingError, match="never was the one with the id log-2"):
             replicated.elect(replicated.claim(2, log_id="emptied"), 2)
         assert replicated.state == alone
+
+    def test_a_member_that_was_in_sync_alone_is_elected_with_another_id_of_its_log(
+        self, replicated: Cluster
+    ) -> None:
+        before = new_log_id()
+        after = renewed_log_id(before)
+        replicated.put_state(unchanged(in_sync=[2], replicas={2: before}))
+        elected = replicated.elect(replicated.claim(2, log_id=after, end=5), 2)
+        assert elected == PartitionState(2, 5, [2], 5, replicas={2: after}, committed=5)
+
+    def test_nobody_is_elected_where_nobody_is_in_sync(self, replicated: Cluster) -> None:
+        replicated.put_state(unchanged(in_sync=[], replicas={}))
+        with pytest.raises(NotLeaderError, match=r"it is not in sync\. Brokers \(none\) are"):
+            replicated.elect(replicated.claim(2), 2)
 
     def test_what_was_never_led_or_is_gone(self, cluster: Cluster) -> None:
         cluster.create(state=None)
@@ -358,6 +373,58 @@ class TestElections:
         assert list(found) == [each.topic_partition for each in claims]
         assert [sent.count(size) for size in (64, 32, 16, 8, 4, 2)] == [1, 2, 2, 2, 2, 2]
         assert sent.count(1) > 2
+
+
+class TestUncleanElections:
+    def elect(
+        self, cluster: Cluster, broker_id: int = 3, *, live: Sequence[int] = (3,), end: int = 5
+    ) -> PartitionState:
+        claim = cluster.claim(broker_id, end=end)
+        return cluster.states.elect_unclean(claim, broker_id=broker_id, live=live)
+
+    def test_a_broker_that_is_not_in_sync_leads_alone_when_no_other_lives(
+        self, replicated: Cluster
+    ) -> None:
+        replicated.put_state(unchanged(in_sync=[1, 2]))
+        elected = self.elect(replicated)
+        assert elected == replicated.state
+        assert elected == PartitionState(
+            3, 5, [3], 5, replicas={3: "log-3"}, given_up=4, committed=5
+        )
+        with pytest.raises(NotLeaderError, match="it is in sync"):
+            self.elect(replicated)
+        # Whoever was in sync before is nobody now.
+        with pytest.raises(NotLeaderError, match="broker 3 leads it in epoch 5"):
+            replicated.lead(replicated.claim(1), 1)
+        with pytest.raises(NotLeaderError, match=r"not in sync\. Brokers 3 are"):
+            replicated.elect(replicated.claim(2), 2, live=[2])
+
+    def test_not_where_it_is_not_needed_or_nothing_of_the_broker(self, replicated: Cluster) -> None:
+        with pytest.raises(NotLeaderError, match=r"needs no unclean election .* it is in sync"):
+            self.elect(replicated)
+        for live in ([2, 3], [1, 2, 3]):
+            replicated.put_state(unchanged(in_sync=[1, 2]))
+            with pytest.raises(NotLeaderError, match="2, which are in sync, run"):
+                self.elect(replicated, live=live)
+        with pytest.raises(NotLeaderError, match="it was moved to brokers 1, 2, 3"):
+            self.elect(replicated, 4, live=[4])
+        assert replicated.state == unchanged(in_sync=[1, 2])
+
+    def test_where_the_only_member_refuses_though_it_lives(self, replicated: Cluster) -> None:
+        replicated.put_state(unchanged(in_sync=[1], replicas={1: "log-1"}))
+        replicated.states.refuse(
+            T0, broker_id=1, topic_id=replicated.topic_id, why="It is gone.", end=9
+        )
+        elected = self.elect(replicated, live=[1, 2, 3])
+        assert (elected.leader, elected.in_sync, elected.refused) == (3, [3], None)
+
+    def test_what_nobody_has_led(self, cluster: Cluster) -> None:
+        cluster.create(state=None)
+        with pytest.raises(NotLeaderError, match="nobody has led it yet"):
+            self.elect(cluster)
+        cluster.topics.delete("orders")
+        with pytest.raises(UnknownTopicError):
+            self.elect(cluster)
 
 
 class TestInSync:
