@@ -279,6 +279,14 @@ class NotLeaderError(LogbusError):
     retriable = True
 
 
+class ReplicaSessionError(LogbusError):
+    """The leader does not keep that session of a follower, or not any more; begin another one."""
+
+    code = 38
+    fault: ClassVar[Fault] = "server"
+    retriable = True
+
+
 class BrokerShuttingDownError(LogbusError):
     """The broker is on its way down and takes no new requests."""
 

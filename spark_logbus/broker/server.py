@@ -26,6 +26,7 @@ from spark_logbus.broker.handlers.long_poll import DelayedFetches
 from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.moves import MoveHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
+from spark_logbus.broker.handlers.replica_sessions import ReplicaSessions
 from spark_logbus.broker.handlers.replicate import ReplicateHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
@@ -111,8 +112,8 @@ class Broker:
         )
         writers = WriterRegistry(session, stamp_us=self._logs.clock.time.stamp_us)
         delayed_fetches = DelayedFetches()
-        self._delayed_followers = DelayedFetches()
-        self._followers = Followers(clock=clock, written=self._delayed_followers.wake)
+        sessions = ReplicaSessions(lambda topic_partition: replicas.leader(topic_partition))
+        self._followers = Followers(clock=clock, written=sessions.changed)
         self._holds = Holds()
         self._in_sync = InSync(
             config.id,
@@ -128,7 +129,7 @@ class Broker:
 
         def partition_changed(topic_partition: TopicPartition) -> None:
             delayed_fetches.wake(topic_partition)
-            self._delayed_followers.wake(topic_partition)
+            sessions.partition_changed(topic_partition)
 
         replicas = Replicas(ended=self._in_sync.end)
         self._following = Following(
@@ -208,7 +209,7 @@ class Broker:
             lease=self._lease,
             session=session,
             clock=clock,
-            changed=self._delayed_followers.wake,
+            changed=sessions.changed,
         )
         self._flushed_ends = FlushedEndNotes(
             self._replica_manager, states, session, in_sync=self._in_sync, clock=clock
@@ -244,7 +245,7 @@ class Broker:
         self._replications = ReplicateHandler(
             config.id,
             self._replica_manager,
-            self._delayed_followers,
+            sessions,
             followers=self._followers,
             holds=self._holds,
             standing=self._metadata_cache.standing_move,

@@ -8,7 +8,7 @@ moves that. No sockets, no Arrow, no ZooKeeper.
 from spark_logbus.log.append_info import LogAppendInfo, LogEnds
 from spark_logbus.log.compaction.log_compaction import CompactionGroup, CompactionPlan
 from spark_logbus.log.compaction.swap import index_cleaned
-from spark_logbus.log.config import LogConfig
+from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.directory import LogDirectory
 from spark_logbus.log.disk.filesystem import OS_FILES, File, FileSystem, free_bytes
 from spark_logbus.log.epochs import NO_EPOCH, EpochEnd, EpochEntry, LeaderEpochs
@@ -37,6 +37,7 @@ __all__ = [
     "Extent",
     "File",
     "FileSystem",
+    "FlushPolicy",
     "JumpGuardedClock",
     "LeaderEpochs",
     "LogAppendInfo",

@@ -17,6 +17,7 @@ from spark_logbus.broker.handlers.long_poll import DelayedFetches
 from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.moves import MoveHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
+from spark_logbus.broker.handlers.replica_sessions import ReplicaSessions
 from spark_logbus.broker.handlers.replicate import AssignedTo, ReplicateHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
@@ -102,8 +103,8 @@ def dispatcher_over(
         RequestMetrics(logs.clock),
     )
     config = BrokerConfig(id=5, data_dir=Path("d"))
-    holds, waiting = Holds(), DelayedFetches()
-    followers = Followers(clock=clock, written=waiting.wake)
+    holds, sessions = Holds(), ReplicaSessions(partitions.find)
+    followers = Followers(clock=clock, written=sessions.changed)
     in_sync = in_sync_over(clock, followers=followers)
     publisher = Publisher(
         partitions,
@@ -145,14 +146,14 @@ def dispatcher_over(
                     replicas=Replicas(),
                     metadata_cache=cache,
                     is_current=lambda: True,
-                    changed=waiting.wake,
+                    changed=DelayedFetches().wake,
                 ),
                 in_sync=in_sync,
             ),
             ReplicateHandler(
                 config.id,
                 partitions,
-                waiting,
+                sessions,
                 followers=followers,
                 holds=holds,
                 standing=standing,

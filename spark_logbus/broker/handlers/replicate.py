@@ -1,72 +1,104 @@
-"""The replicate request: what a follower of a partition lacks of it, up to what is written.
+"""The replicate request: what a follower of partitions lacks of them, up to what is written.
 
-It is a long poll as a fetch is, answered with slices of the log and of staged files. What it tells
-of the follower's copy decides what counts as replicated, and whether the lead may be handed over.
-So it is believed only of a broker to which the partition is assigned or is to move, by the topic
-as this broker knows it, only if it follows this broker's leader epoch, and only if its log has
-nothing that the log here has not. Whoever can reach the port can say that it is that broker: the
-port is for those who are trusted.
+It is a long poll as a fetch is, answered with slices of the log and of staged files; and one step
+of a session (see ``replica_sessions``), so that it names only what has changed.
+
+What it tells of a copy decides what counts as replicated, and whether the lead may be handed over.
+So it is believed only of a broker to which the partition is assigned or is to move, by the topic as
+this broker knows it, only if it follows this broker's leader epoch, and only if its log has nothing
+that the log here has not. Whoever can reach the port can say that it is that broker: the port is
+for those who are trusted.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
-from spark_logbus.broker.handlers.long_poll import DelayedFetches, LongPoll
+from spark_logbus.broker.handlers.replica_reads import (
+    ReplicaRead,
+    checked_copy,
+    divergence,
+    lacking_bytes,
+    read_partition,
+)
+from spark_logbus.broker.handlers.replica_sessions import (
+    FollowedHere,
+    ReplicaSession,
+    ReplicaSessions,
+)
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.replica.followers import Copy, Followers
+from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.hand_over import StandingMove
 from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.clock import Clock
 from spark_logbus.errors import (
-    CorruptRecordBatchError,
     InvalidRequestError,
     LogbusError,
     NotLeaderError,
-    OffsetOutOfRangeError,
+    ReplicaSessionError,
+    StorageError,
 )
-from spark_logbus.log import LogSlice, PartitionLog, StagedPosition
+from spark_logbus.log import LogSlice
 from spark_logbus.model import TopicPartition
-from spark_logbus.network import Answer, Response
+from spark_logbus.network import Answer, DelayedResponse, Response
 from spark_logbus.protocol import (
     Api,
     FollowedPartition,
-    LogPoint,
+    HighWatermark,
     ReplicateRequest,
     ReplicateResponse,
     ReplicateResult,
-    StagedSource,
+    encode_error,
     encode_response,
     error_info,
 )
 
-# A follower has copies of what the leader has staged, and of some that are over there: more than
-# twice as many as the leader takes make no sense.
-_MAX_COPIES: Final = 1_000
-_MAX_ID_CHARS: Final = 100
+logger = logging.getLogger(__name__)
+
+# So many partitions at most are answered for at a time.
+_MAX_RESULTS: Final = 1_000
 
 #: The brokers to which a partition of the topic with that id is assigned, as far as this one knows.
 AssignedTo = Callable[[TopicPartition, str], Collection[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One partition's part of an answer; ``settled``: it is to be said at once."""
+class _Poll(DelayedResponse):
+    """One request that waits until a partition of its session has something for the follower."""
 
-    result: ReplicateResult
-    slices: Sequence[LogSlice] = ()
-    settled: bool = False
+    def __init__(
+        self,
+        session: ReplicaSession,
+        attempt: Callable[[float], Response | None],
+        *,
+        deadline: float,
+    ) -> None:
+        super().__init__(deadline=deadline)
+        self._session = session
+        self._attempt = attempt
+        self._last = deadline
+
+    def poll(self) -> Response | None:
+        # Noted before looking, so that nothing can come unnoticed in between.
+        self._session.wait(self)
+        response = self._attempt(self._last)
+        if response is not None:
+            self._session.wait(None)
+        elif self._session.behind:
+            self.deadline = min(self._last, self._session.watermarks_due_at)
+        else:
+            self.deadline = self._last
+        return response
 
 
 class ReplicateHandler:
-    """Answers followers. Thread-safe, keeps nothing between requests but those that wait.
+    """Answers followers. Thread-safe.
 
     ``standing`` finds the move of a partition that stands, and ``assigned`` the brokers to which
     one is assigned, in the topics as this broker has them.
@@ -76,7 +108,7 @@ class ReplicateHandler:
         self,
         broker_id: int,
         replica_manager: ReplicaManager,
-        waiting: DelayedFetches,
+        sessions: ReplicaSessions,
         *,
         followers: Followers,
         holds: Holds,
@@ -89,7 +121,7 @@ class ReplicateHandler:
     ) -> None:
         self._broker_id = broker_id
         self._replica_manager = replica_manager
-        self._waiting = waiting
+        self._sessions = sessions
         self._followers = followers
         self._holds = holds
         self._standing = standing
@@ -103,53 +135,66 @@ class ReplicateHandler:
     def handlers(self) -> Mapping[Api, Handle]:
         return {Api.REPLICATE: self.handle}
 
-    def handle(self, request: ReplicateRequest, _: RequestContext) -> Answer:
+    def handle(self, request: ReplicateRequest, context: RequestContext) -> Answer:
         if request.broker_id == self._broker_id:
             raise InvalidRequestError(
                 f"Broker {request.broker_id} is this one, which follows no partition of its own."
             )
-        wanted: dict[TopicPartition, FollowedPartition] = {}
-        for each in request.partitions:
-            topic_partition = TopicPartition(each.topic, each.partition)
-            if topic_partition in wanted:
-                raise InvalidRequestError(f"A request to replicate names {topic_partition} twice.")
-            wanted[topic_partition] = each
-        if not wanted:
-            raise InvalidRequestError("A request to replicate names no partition.")
-        for each in request.partitions:
-            self._note(request.broker_id, each)
-        attempt = partial(self._attempt, request)
+        named = {TopicPartition(each.topic, each.partition): each for each in request.partitions}
+        if len(named) < len(request.partitions):
+            raise InvalidRequestError("A request to replicate names a partition twice.")
+        if not named and request.sequence == 1:
+            raise InvalidRequestError(
+                "The first request of a session to replicate names no partition."
+            )
+        session = self._sessions.of(request, context.connection)
+        for left in request.left:
+            self._sessions.take_out(session, TopicPartition(left.topic, left.partition))
+        refused = [
+            result
+            for topic_partition, wanted in named.items()
+            if (result := self._take(session, topic_partition, wanted)) is not None
+        ]
+        attempt = partial(self._attempt, session, request, refused)
         response = attempt(-math.inf if request.max_wait_ms <= 0 else math.inf)
         if response is not None:
             return response
         wait_ms = min(request.max_wait_ms, self._max_wait_ms)
-        deadline = self._clock.monotonic() + wait_ms / 1000
-        return LongPoll(wanted, attempt, self._waiting, deadline=deadline)
+        return _Poll(session, attempt, deadline=self._clock.monotonic() + wait_ms / 1000)
 
     def end_waiting(self) -> None:
         """Answer all that wait, now and from now on, with what there is."""
         self._ending = True
-        self._waiting.wake_all()
+        self._sessions.wake_all()
 
     # -- what is told ---------------------------------------------------------------------
 
-    def _note(self, broker_id: int, wanted: FollowedPartition) -> None:
-        """Note how far the follower is, if it is believed; else its part of the answer says why it
-        is not."""
+    def _take(
+        self, session: ReplicaSession, topic_partition: TopicPartition, wanted: FollowedPartition
+    ) -> ReplicateResult | None:
+        """Notes how far the follower is, if it is believed; else returns why it is not."""
         try:
-            led = self._led(broker_id, wanted)
-            log, copy = led.log, _checked(broker_id, wanted)
-            if copy is None or _divergence(log, wanted) is not None:
-                return
-            self._followers.tell(led, copy, lacking_bytes=_lacking(log, copy))
-        except LogbusError:
-            return
+            led = self._led(session.broker_id, topic_partition, wanted)
+            copy = checked_copy(led.log, session.broker_id, wanted)
+            self._sessions.put(session, topic_partition, FollowedHere(wanted, copy))
+            if copy is not None and divergence(led.log, wanted) is None:
+                self._followers.tell(led, copy, lacking_bytes=lacking_bytes(led.log, copy))
+        except LogbusError as error:
+            refused = error
+        except Exception as error:
+            logger.exception("%s cannot be followed.", topic_partition)
+            refused = _unforeseen(topic_partition, error)
+        else:
+            return None
+        self._sessions.take_out(session, topic_partition)
+        return self._refused(session.broker_id, topic_partition, wanted, refused)
 
-    def _led(self, broker_id: int, wanted: FollowedPartition) -> LeaderPartition:
+    def _led(
+        self, broker_id: int, topic_partition: TopicPartition, wanted: FollowedPartition
+    ) -> LeaderPartition:
         """Raises NotLeaderError for what the broker does not follow, or cannot, for now."""
-        topic_partition = TopicPartition(wanted.topic, wanted.partition)
         led = self._replica_manager.leader_of(topic_partition).of_topic(wanted.topic_id)
-        if not self._may_follow(broker_id, wanted):
+        if not self._may_follow(broker_id, topic_partition, wanted):
             what = (
                 f"to move to broker {broker_id} since {wanted.since_us} µs"
                 if wanted.since_us
@@ -168,180 +213,153 @@ class ReplicateHandler:
             raise offline.again()
         return led
 
-    def _may_follow(self, broker_id: int, wanted: FollowedPartition) -> bool:
-        topic_partition = TopicPartition(wanted.topic, wanted.partition)
+    def _may_follow(
+        self, broker_id: int, topic_partition: TopicPartition, wanted: FollowedPartition
+    ) -> bool:
         if not wanted.since_us:
             return broker_id in self._assigned(topic_partition, wanted.topic_id)
         move = self._standing(topic_partition, wanted.topic_id)
         return move is not None and broker_id in move.to and move.since_us == wanted.since_us
 
-    # -- answers --------------------------------------------------------------------------
-
-    def _attempt(self, request: ReplicateRequest, deadline: float) -> Response | None:
-        """The response if there is something to say, or no more time."""
-        final = self._ending or self._clock.monotonic() >= deadline
-        results: list[ReplicateResult] = []
-        slices: list[LogSlice] = []
-        room = max(1, min(request.max_bytes, self._max_fetch_bytes))
-        for wanted in request.partitions:
-            found = self._read(request.broker_id, wanted, room, first=not slices)
-            results.append(found.result)
-            slices += found.slices
-            room -= sum(each.length for each in found.slices)
-            final = final or found.settled or bool(found.slices)
-        if not final:
-            return None
-        for wanted, result in zip(request.partitions, results, strict=True):
-            sent = result.length + sum(each.length for each in result.staged)
-            where = TopicPartition(wanted.topic, wanted.partition)
-            self._followers.sent(where, request.broker_id, sent)
-        return Response(encode_response(ReplicateResponse(results)), slices)
-
-    def _read(self, broker_id: int, wanted: FollowedPartition, room: int, *, first: bool) -> _Read:
-        topic_partition = TopicPartition(wanted.topic, wanted.partition)
+    def _refused(
+        self,
+        broker_id: int,
+        topic_partition: TopicPartition,
+        wanted: FollowedPartition,
+        error: LogbusError,
+    ) -> ReplicateResult:
+        """Returns the answer for a partition that is not in the session; whatever was met there is
+        of that partition alone."""
         result = ReplicateResult(wanted.topic, wanted.partition)
         leads = self._replica_manager.find(topic_partition)
         if leads is not None and leads.log.topic_id == wanted.topic_id:
             result.leader_epoch = leads.leader_epoch  # also if it was handed over, and came back
         elif self._followers.was_handed_over(topic_partition, wanted.topic_id, broker_id):
             result.handed_over = True
-            return _Read(result, settled=True)
-        try:
-            led = self._led(broker_id, wanted)
-            return self._read_led(led, broker_id, wanted, result, room, first=first)
-        except LogbusError as error:
-            self._metrics.failed(Api.REPLICATE, error)
-            result.error = error_info(error)
-            return _Read(result, settled=True)
+            return result
+        self._metrics.failed(Api.REPLICATE, error)
+        result.error = error_info(error)
+        return result
 
-    def _read_led(
+    # -- answers --------------------------------------------------------------------------
+
+    def _attempt(
         self,
-        led: LeaderPartition,
-        broker_id: int,
-        wanted: FollowedPartition,
-        result: ReplicateResult,
+        session: ReplicaSession,
+        request: ReplicateRequest,
+        refused: list[ReplicateResult],
+        deadline: float,
+    ) -> Response | None:
+        """The response if there is something to say, or no more time."""
+        if session.ended:
+            error = ReplicaSessionError(
+                f"Broker {session.broker_id} began another session since: begin anew."
+            )
+            self._metrics.failed(Api.REPLICATE, error)
+            return Response(encode_error(error))
+        now = self._clock.monotonic()
+        results, slices = [*refused], list[LogSlice]()
+        room = max(1, min(request.max_bytes, self._max_fetch_bytes))
+        marked = session.take_marked(now)
+        for number, topic_partition in enumerate(marked):
+            if len(results) >= _MAX_RESULTS or (slices and room <= 0):
+                session.put_back(marked[number:])
+                break
+            followed = session.followed.get(topic_partition)
+            if followed is None or followed.waits:
+                continue
+            found = self._read(session, topic_partition, followed, room, first=not slices)
+            if self._is_news(session, topic_partition, followed, found):
+                results.append(found.result)
+                slices += found.slices
+                room -= found.length
+        watermarks = self._watermarks(session) if session.next_watermarks(now) else []
+        is_over = self._ending or now >= deadline or session.sequence != request.sequence
+        if not results and not watermarks and not is_over:
+            return None
+        return Response(encode_response(ReplicateResponse(results, watermarks)), slices)
+
+    def _is_news(
+        self,
+        session: ReplicaSession,
+        topic_partition: TopicPartition,
+        followed: FollowedHere,
+        found: ReplicaRead,
+    ) -> bool:
+        """Tells if the follower is to have what was found, and notes that it has it."""
+        result = found.result
+        if result.error is not None or result.handed_over:
+            self._sessions.take_out(session, topic_partition)
+            return True
+        result.waits = followed.waits = found.settled or bool(found.slices)
+        is_first = followed.log_start < 0
+        starts_elsewhere = followed.log_start != result.log_start_offset
+        if not (result.waits or is_first or starts_elsewhere):
+            if followed.is_behind or followed.high_watermark != result.high_watermark:
+                session.behind[topic_partition] = None
+            return False
+        followed.high_watermark, followed.log_start = (
+            result.high_watermark, result.log_start_offset,
+        )  # fmt: skip
+        if followed.is_behind and not result.waits:
+            session.behind[topic_partition] = None
+        self._followers.sent(topic_partition, session.broker_id, found.length)
+        return True
+
+    def _watermarks(self, session: ReplicaSession) -> list[HighWatermark]:
+        """Returns the high watermarks that have moved and that the follower is not told of yet."""
+        found: list[HighWatermark] = []
+        for topic_partition in list(session.behind):
+            followed = session.followed.get(topic_partition)
+            led = self._replica_manager.find(topic_partition)
+            if (
+                followed is None
+                or followed.waits  # it comes back with the follower's word
+                or led is None
+                or led.leader_epoch != followed.wanted.leader_epoch
+            ):
+                del session.behind[topic_partition]
+                continue
+            if len(found) >= _MAX_RESULTS:
+                break
+            offset = led.log.ends().high_watermark
+            if offset > followed.high_watermark:
+                followed.high_watermark = offset
+                found.append(
+                    HighWatermark(topic_partition.topic, topic_partition.partition, offset)
+                )
+            if not followed.is_behind:
+                del session.behind[topic_partition]
+        return found
+
+    def _read(
+        self,
+        session: ReplicaSession,
+        topic_partition: TopicPartition,
+        followed: FollowedHere,
         room: int,
         *,
         first: bool,
-    ) -> _Read:
-        log, copy = led.log, _checked(broker_id, wanted)
-        ends, start = log.ends(), log.first_offset
-        result.log_start_offset, result.log_end = start, ends.log_end_offset
-        result.high_watermark = ends.high_watermark
-        if copy is None or copy.offset < start:
-            result.remaining_bytes = ends.size_bytes + log.staging.totals.size_bytes
-            return _Read(result, settled=True)
-        result.diverges = _divergence(log, wanted)
-        if result.diverges is not None:
-            return _Read(result, settled=True)
-        result.remaining_bytes = _lacking(log, copy)
-        slices: list[LogSlice] = []
-        most = max(1, min(wanted.max_bytes, room))
-        if room > 0 or first:
-            found = _read_log(log, copy.offset, result, max_bytes=most)
-            if found is not None and (first or found.length <= room):
-                slices.append(found)
-                result.length = found.length
-        staged, drops = log.staging.replica_state(), {*copy.staged}
-        settled = result.go_on_at is not None
-        for each in staged:
-            drops.discard(each.write)
-            source, piece = _staged(
-                log, each, copy.staged.get(each.write),
-                room=most - sum(one.length for one in slices), first=first and not slices,
-            )  # fmt: skip
-            settled = settled or source.position < _position(copy, each.write)
-            result.staged.append(source)
-            if piece is not None:
-                slices.append(piece)
-        if led.log.topic_partition in self._holds:
-            result.hand_over = True
-            settled = settled or copy.is_unflushed
-        return _Read(result, slices, settled=settled or bool(drops))
-
-
-def _read_log(
-    log: PartitionLog, offset: int, result: ReplicateResult, *, max_bytes: int
-) -> LogSlice | None:
-    """Reads record batches, or sets where the follower is to go on because there are none."""
-    if (lost := log.lost_at(offset)) is None:
+    ) -> ReplicaRead:
+        wanted = followed.wanted
         try:
-            return log.read_as_replica(offset, max_bytes=max_bytes)
-        except (CorruptRecordBatchError, OffsetOutOfRangeError):
-            if (lost := log.lost_at(offset)) is None:
-                raise
-    result.go_on_at = lost.end
-    return None
-
-
-def _staged(
-    log: PartitionLog, there: StagedPosition, told: StagedPosition | None, *, room: int, first: bool
-) -> tuple[StagedSource, LogSlice | None]:
-    """Reads what the follower lacks of what a write has staged, as far as there is room."""
-    position = 0
-    if told is not None and log.staging.agrees(there.write, told.size_bytes, told.digest):
-        position = told.size_bytes
-    source = StagedSource(there.write, there.size_bytes, position)
-    if room <= 0 and not first:
-        return source, None
-    piece = log.staging.read_as_replica(there.write, position, max_bytes=max(1, room))
-    if piece is None or (piece.length > room and not first):
-        return source, None
-    source.length = piece.length
-    return source, piece
-
-
-def _position(copy: Copy, write: int) -> int:
-    told = copy.staged.get(write)
-    return 0 if told is None else told.size_bytes
-
-
-def _lacking(log: PartitionLog, copy: Copy) -> int:
-    """Estimates how many bytes the follower lacks, of the log and of what is staged."""
-    end = log.ends().log_end_offset
-    lacking = log.bytes_from(copy.flushed_end) if copy.flushed_end < end else 0
-    for each in log.staging.replica_state():
-        told = copy.staged.get(each.write)
-        lacking += each.size_bytes - min(each.size_bytes, 0 if told is None else told.flushed_bytes)
-    return lacking
-
-
-def _divergence(log: PartitionLog, wanted: FollowedPartition) -> LogPoint | None:
-    """Returns where the follower's log is to be cut back to, if it has what this one has not."""
-    end = log.ends().log_end_offset
-    last = log.epochs.end_of(wanted.last_epoch, end)
-    if wanted.last_epoch >= 0 and (
-        last.end_offset < wanted.offset or last.epoch < wanted.last_epoch
-    ):
-        return LogPoint(last.epoch, last.end_offset)
-    return LogPoint(log.epochs.latest, end) if wanted.offset > end else None
-
-
-def _checked(broker_id: int, wanted: FollowedPartition) -> Copy | None:
-    """Returns the copy that is told of; None if there is none yet. Raises InvalidRequestError for
-    what no copy can be."""
-    if not wanted.log_id:
-        return None
-    where = f"The copy of {wanted.topic}-{wanted.partition} on broker {broker_id}"
-    if len(wanted.log_id) > _MAX_ID_CHARS:
-        raise InvalidRequestError(f"{where} has a log id of {len(wanted.log_id)} characters.")
-    if not 0 <= wanted.flushed_end <= wanted.offset or wanted.last_epoch < -1:
-        raise InvalidRequestError(
-            f"{where} cannot end at {wanted.offset}, with {wanted.flushed_end} as the end of what "
-            f"is on its disk and {wanted.last_epoch} as its last leader epoch."
-        )
-    if len(wanted.staged) > _MAX_COPIES:
-        raise InvalidRequestError(
-            f"{where} has {len(wanted.staged)} staged writes, expected {_MAX_COPIES} at most."
-        )
-    staged: dict[int, StagedPosition] = {}
-    for each in wanted.staged:
-        if not 0 <= each.flushed <= each.position or each.write in staged:
-            raise InvalidRequestError(
-                f"{where} has {each.position} bytes of the write {each.write}, {each.flushed} of "
-                "them on its disk: that cannot be, or is told twice."
+            led = self._led(session.broker_id, topic_partition, wanted)
+            return read_partition(
+                led.log,
+                wanted,
+                followed.copy,
+                ReplicateResult(wanted.topic, wanted.partition, leader_epoch=led.leader_epoch),
+                room=room,
+                first=first,
+                hands_over=topic_partition in self._holds,
             )
-        staged[each.write] = StagedPosition(each.write, each.position, each.flushed, each.digest)
-    return Copy(
-        broker_id, wanted.log_id, wanted.offset, wanted.flushed_end, wanted.since_us, staged
-    )
+        except LogbusError as error:
+            refused = error
+        except Exception as error:
+            logger.exception("%s cannot be sent.", topic_partition)
+            refused = _unforeseen(topic_partition, error)
+        return ReplicaRead(self._refused(session.broker_id, topic_partition, wanted, refused))
+
+
+def _unforeseen(topic_partition: TopicPartition, error: Exception) -> LogbusError:
+    return StorageError(f"{topic_partition} cannot be sent: {type(error).__name__}: {error}")

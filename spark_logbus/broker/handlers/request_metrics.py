@@ -88,6 +88,7 @@ class _Measured(DelayedResponse):
 
     def poll(self) -> Response | None:
         response = self._answer.poll()
+        self.deadline = self._answer.deadline
         if response is not None:
             seconds = self._metrics.now() - self._began
             self._metrics.seconds[self._api].observe(seconds)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_logbus.broker.replica.assignments import WantedReplica
+from spark_logbus.broker.replica.removal import fields_about
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.errors import (
     CorruptRecordBatchError,
@@ -22,7 +23,7 @@ from spark_logbus.errors import (
     ProtocolError,
     RecordBatchOverlapError,
 )
-from spark_logbus.log import LogDirectory, PartitionLog, WantedLog
+from spark_logbus.log import FlushPolicy, LogDirectory, PartitionLog, WantedLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
     FollowedPartition,
@@ -43,6 +44,8 @@ _LOOK_FOR_ROOM_EVERY_BYTES: Final = 32 << 20
 # often.
 _NOT_THAT_FILE: Final = (InvalidRequestError, CorruptRecordBatchError, OutOfOrderSequenceError)
 _MAX_COPIED_ANEW: Final = 20
+# High watermarks of the leader that are kept for a log that is on its way to them.
+_MAX_WATERMARKS: Final = 64
 
 
 class FollowedLog:
@@ -78,6 +81,10 @@ class FollowedLog:
         self._watermarks = watermarks
         self._require_room = require_room
         self._unflushed_bytes = 0
+        self._unflushed_staged = False
+        self._flushes_all = False  # the leader waits for it
+        self._log_start = 0
+        self._told_watermarks: list[int] = []  # of the leader, to which the log is to come yet
         self._since_look: int | None = None  # for room; None before the first
         self._staged_at: dict[int, int] = {}  # what was told of each write
         self._copied_anew = 0
@@ -97,6 +104,10 @@ class FollowedLog:
             state is None or (state.leader, state.leader_epoch) == (self.leader, self.leader_epoch)
         )
 
+    @property
+    def is_move(self) -> bool:
+        return self.wanted.move is not None
+
     def end(self) -> None:
         """Has no more applied, from the return of this on."""
         with self.lock:
@@ -105,6 +116,8 @@ class FollowedLog:
     def request(self, max_bytes: int) -> FollowedPartition:
         """Returns what the leader is told, and asked for."""
         log, where = self.log, self.topic_partition
+        if (offline := log.offline) is not None:
+            raise offline.again()
         staged = log.staging.replica_state()
         self._staged_at = {each.write: each.size_bytes for each in staged}
         # A record batch does not go over the end of a segment.
@@ -119,6 +132,7 @@ class FollowedLog:
             offset=log.ends().log_end_offset,
             last_epoch=log.epochs.latest,
             flushed_end=log.flushed_end,
+            safe_end=self.safe_end,
             max_bytes=min(max_bytes, segment_bytes),
             staged=[
                 StagedCopy(each.write, each.size_bytes, each.flushed_bytes, each.digest)
@@ -127,13 +141,14 @@ class FollowedLog:
         )
 
     def apply(self, result: ReplicateResult, payload: memoryview) -> None:
-        """Brings the log to where the answer to the last ``request`` has it.
+        """Brings the log to where the answer to the last ``request`` has it, as far as that is
+        written; ``flush`` and ``settle`` do the rest.
 
         Raises StorageError where the disk refuses that, and what the log finds wrong with what
         came: CorruptRecordBatchError, InvalidRequestError, OutOfOrderSequenceError.
         """
         self._look_for_room(result.remaining_bytes, len(payload))
-        self.remaining_bytes = max(0, result.remaining_bytes - len(payload))
+        self.remaining_bytes = max(0, result.remaining_bytes - len(payload) - self._unflushed_bytes)
         if result.diverges is not None:
             self._cut_back(result.diverges, result.log_start_offset)
             return
@@ -145,10 +160,69 @@ class FollowedLog:
         if result.length:
             self._append(payload[: result.length], result.log_start_offset)
         self._stage(result.staged, payload[result.length :])
-        self._flush(len(payload), now=result.hand_over or self.is_near)
-        self._watermarks.follow(self.topic_partition, result.high_watermark)
-        self.log.advance_high_watermark()
-        self.log.start_from(result.log_start_offset)
+        self._unflushed_bytes += len(payload)
+        self._unflushed_staged |= len(payload) > result.length
+        self._flushes_all |= result.hand_over
+        self._log_start = result.log_start_offset
+        self.take_watermark(result.high_watermark)
+
+    @property
+    def is_to_be_flushed(self) -> bool:
+        if not self._unflushed_bytes:
+            return self._flushes_all and self.log.flushed_end < self.log.ends().log_end_offset
+        return self._flushes_log or (self._unflushed_staged and self.is_near)
+
+    @property
+    def _flushes_log(self) -> bool:
+        is_left_to_os = self.log.config.flush_policy is FlushPolicy.OS and not self.is_move
+        return (
+            self._flushes_all
+            or self._unflushed_bytes >= _FLUSH_EVERY_BYTES
+            or (self.is_near and not is_left_to_os)
+        )
+
+    def flush(self) -> None:
+        """Brings to the disk what was written, as the flush policy of the topic has it."""
+        log = self.log
+        if self._flushes_log:
+            log.flush()
+            if (offline := log.offline) is not None:
+                raise offline.again()
+            if log.flushed_end == log.ends().log_end_offset:
+                self._unflushed_bytes, self._flushes_all = 0, False
+        log.staging.flush_as_follower()
+        self._unflushed_staged = False
+
+    def take_watermark(self, offset: int) -> None:
+        """Takes a high watermark of the leader's, to which the log may not have come yet."""
+        told = self._told_watermarks
+        if told and (offset <= told[-1] or len(told) >= _MAX_WATERMARKS):
+            told[-1] = max(told[-1], offset)  # the earlier ones are sooner reached
+        else:
+            told.append(offset)
+
+    def settle(self) -> None:
+        """Moves the high watermark to the last one of the leader's to which this log has come, and
+        the start of the log to the leader's.
+
+        It is never elsewhere: between two of them an atomic write may lie of which this log has a
+        part.
+        """
+        safe_end, log = self.safe_end, self.log
+        reached = [offset for offset in self._told_watermarks if offset <= safe_end]
+        if reached:
+            del self._told_watermarks[: len(reached)]
+            self._watermarks.follow(self.topic_partition, reached[-1])
+            log.advance_high_watermark()
+        if self._log_start > log.ends().log_start_offset:
+            log.start_from(self._log_start)
+
+    @property
+    def safe_end(self) -> int:
+        """The end of what is as safe here as the topic's flush policy asks."""
+        if self.log.config.flush_policy is FlushPolicy.OS:
+            return self.log.ends().log_end_offset
+        return self.log.flushed_end
 
     def _look_for_room(self, wanted_bytes: int, size_bytes: int) -> None:
         if self._since_look is None or self._since_look >= _LOOK_FOR_ROOM_EVERY_BYTES:
@@ -166,7 +240,7 @@ class FollowedLog:
     def _cut_back(self, point: LogPoint, log_start: int) -> None:
         """Cuts off what the leader has lost, or never had."""
         log = self.log
-        if not self.is_copy and point.leader_epoch < log.epochs.latest:
+        if self.is_move and not self.is_copy and point.leader_epoch < log.epochs.latest:
             # Another leader may have acknowledged these: one of before ZooKeeper was restored, say.
             self._start_over(log_start)
             return
@@ -180,15 +254,34 @@ class FollowedLog:
                 f"The leader has {self.topic_partition} cut back to {offset}, and it ends at "
                 f"{ends.log_end_offset} already."
             )
+        self._tell_cut(offset, ends.log_end_offset)
         if offset <= ends.log_start_offset:
             self._start_over(log_start)
             return
-        logger.info(
-            "The copy of %s is cut back from %d to %d, to agree with its leader's log.",
-            self.topic_partition, ends.log_end_offset, offset,
-        )  # fmt: skip
-        # Nobody reads a log that follows, so no more is lost by it than the leader has lost.
+        # What counts is the leader's log: it was in sync, or an operator has it lead all the same.
         self.log.truncate_to(offset, below_watermark=True)
+        self._told_watermarks.clear()
+
+    def _tell_cut(self, offset: int, end: int) -> None:
+        """Says what goes. It is an error if all replicas that were in sync had it: then the leader
+        was not in sync, or has lost its disk."""
+        state = self.wanted.state
+        committed = 0 if state is None else state.committed or 0
+        what = (
+            f"Broker {self.leader}, which leads it in epoch {self.leader_epoch}, has none of them"
+        )
+        where = self.topic_partition
+        if offset < committed:
+            logger.error(
+                "The records of %s from offset %d up to %d are cut off here. %s, though those up "
+                "to %d were replicated: they are lost, unless a broker that is away has them.",
+                where, offset, end, what, committed, extra=fields_about(where),
+            )  # fmt: skip
+        else:
+            logger.info(
+                "The records of %s from offset %d up to %d are cut off here. %s, and they were not "
+                "replicated.", where, offset, end, what, extra=fields_about(where),
+            )  # fmt: skip
 
     def _start_over(self, log_start: int) -> None:
         """Begins anew where the leader's log begins. What is not known to be a copy is kept."""
@@ -199,8 +292,19 @@ class FollowedLog:
             follows=True,
             base_offset=max(0, log_start),
         )
-        self.log = self._logs.start_over(wanted, keep_files=not self.is_copy)
+        self.log = self._logs.start_over(wanted, keep_files=self._keeps_files(log_start))
         self.is_copy = True
+        self._unflushed_bytes = 0
+        self._told_watermarks.clear()
+
+    def _keeps_files(self, log_start: int) -> bool:
+        """True for a log that is not known to be a copy, unless all that is in it has expired with
+        the leader, which was never given up."""
+        if self.is_copy:
+            return False
+        state = self.wanted.state
+        has_expired = self.log.ends().log_end_offset <= log_start
+        return self.is_move or not has_expired or state is None or state.given_up is not None
 
     # -- what is staged ---------------------------------------------------------------------
 
@@ -225,12 +329,3 @@ class FollowedLog:
         for write in self._staged_at:  # over at the leader
             staging.drop_as_follower(write)
         self._staged_at = {}
-
-    def _flush(self, size_bytes: int, *, now: bool) -> None:
-        self._unflushed_bytes += size_bytes
-        if not self._unflushed_bytes or not (now or self._unflushed_bytes >= _FLUSH_EVERY_BYTES):
-            return
-        self.log.flush()
-        self.log.staging.flush_as_follower()
-        if self.log.flushed_end == self.log.ends().log_end_offset:
-            self._unflushed_bytes = 0

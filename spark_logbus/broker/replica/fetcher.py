@@ -1,8 +1,11 @@
 """Copies partitions from one leader, on a thread and a connection of its own.
 
-The thread asks for all of them at once, applies what comes, and asks again: each request tells the
-leader what is on the disk here by then. A leader that has nothing new answers after half a second,
-or as soon as it has.
+The thread has one session with the leader. It names what it has to tell, applies what comes, and
+asks again: each request tells the leader what is on the disk here by then. A leader that has
+nothing new answers after half a second, or as soon as it has. So what rests costs next to nothing.
+
+A leader that cannot be reached ends the copying of what moves here, which gives its place to
+others. Assigned replicas wait for it, or for another leader.
 """
 
 from __future__ import annotations
@@ -10,7 +13,10 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 from spark_logbus.broker.replica.applying import FollowedLog
@@ -21,6 +27,7 @@ from spark_logbus.errors import (
     LogbusError,
     NotLeaderError,
     ProtocolError,
+    ReplicaSessionError,
     StorageError,
 )
 from spark_logbus.metrics import Counter
@@ -28,11 +35,12 @@ from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
     Api,
     FollowedPartition,
+    PartitionLeft,
     ReplicateRequest,
     ReplicateResponse,
     ReplicateResult,
 )
-from spark_logbus.retry import Deadline
+from spark_logbus.retry import Backoff, Deadline
 from spark_logbus.threads import Periodic
 from spark_logbus.wire.buffers import ReusableBuffer
 from spark_logbus.wire.config import ConnectionConfig
@@ -51,6 +59,27 @@ _CONNECT_MS: Final = 5_000
 _ANSWER_MS: Final = 10_000
 _TRANSFER_MS: Final = 60_000
 _PAUSE_S: Final = 1.0  # after what was not foreseen
+# A leader that is away and comes back is asked again soon: it waits for this broker.
+_RETRY: Final = Backoff(first_ms=50, max_ms=1_000)
+# One that stays away is told of so often.
+_TELL_EVERY_S: Final = 600.0
+# Partitions that one request names, so that it is answered soon.
+_MAX_NAMED: Final = 1_000
+# Files that are flushed at a time: the disk does several in the time of one.
+_FLUSHES: Final = 4
+
+
+@dataclass
+class _Session:
+    """A session with the leader, on one connection. The thread of the fetcher has it to itself.
+
+    ``asked`` are the partitions as they were named last; ``due`` are to be named next.
+    """
+
+    connection: BrokerConnection
+    sequence: int = 0
+    asked: dict[TopicPartition, FollowedLog] = field(default_factory=dict)
+    due: dict[TopicPartition, FollowedLog] = field(default_factory=dict)
 
 
 class LeaderFetcher:
@@ -82,14 +111,19 @@ class LeaderFetcher:
         self._got_on = got_on
         self._failed = failed
         self._lock = threading.Lock()
-        self._followed: list[FollowedLog] = []  # the next request begins with the first
+        self._followed: dict[TopicPartition, FollowedLog] = {}
+        self._added: list[FollowedLog] = []  # since the last request
+        self._left: dict[TopicPartition, None] = {}  # since then, too
         self._buffer = ReusableBuffer()
         self._config = ConnectionConfig(
             client_id=f"broker-{broker_id}", connect_timeout_ms=_CONNECT_MS
         )
-        self._connection: BrokerConnection | None = None
+        self._session: _Session | None = None
         self._waits = False  # for something new, so that it may as well ask again
         self._interrupted = False
+        self._failures = 0  # to reach the leader, in a row
+        self._told_at = -math.inf
+        self._flushes = ThreadPoolExecutor(_FLUSHES, thread_name_prefix=f"follow-flush-{leader}")
         self.thread = Periodic(
             f"follow-broker-{leader}",
             self._round,
@@ -99,97 +133,148 @@ class LeaderFetcher:
             at_end=self._disconnect,
         )
 
-    def add(self, followed: FollowedLog) -> None:
-        """Has a log followed, from the next request on, which comes soon."""
+    def add(self, some: Iterable[FollowedLog]) -> None:
+        """Has logs followed, from the next request on, which comes soon."""
         with self._lock:
-            self._followed.append(followed)
+            for followed in some:
+                if not followed.ended:
+                    self._followed[followed.topic_partition] = followed
+                    self._added.append(followed)
         self.thread.wake()
         self._interrupt(only_waiting=True)
 
     def remove(self, followed: FollowedLog) -> None:
         """Has a log not asked for any more; what is on the way may still be applied, until it is
         ended."""
+        where = followed.topic_partition
         with self._lock:
-            if followed in self._followed:
-                self._followed.remove(followed)
+            if self._followed.get(where) is followed:
+                del self._followed[where]
+                self._left[where] = None
 
     def stop(self) -> None:
         """Ends the thread, at once but for what is being applied."""
         self.thread.end()
         self._interrupt(only_waiting=False)
         self.thread.join()
+        self._flushes.shutdown(wait=False)
 
     def _interrupt(self, *, only_waiting: bool) -> None:
         with self._lock:
-            connection = self._connection
-            if connection is not None and (self._waits or not only_waiting):
+            session = self._session
+            if session is not None and (self._waits or not only_waiting):
                 self._interrupted = True
-                connection.interrupt(BrokerUnavailableError("There is something else to ask."))
+                session.connection.interrupt(
+                    BrokerUnavailableError("There is something else to ask.")
+                )
 
     # -- one round ------------------------------------------------------------------------
 
     def _round(self) -> float:
         """Asks once; returns the pause before the next time."""
-        with self._lock:
-            followed = [*self._followed]
-            self._followed = [*self._followed[1:], *self._followed[:1]]
-        if not followed:
+        if not self._followed:
             self._disconnect()
             return math.inf
-        asked, pause_s = self._choose(followed)
-        if not asked:
-            return pause_s
-        max_wait_ms = min(_MAX_WAIT_MS, math.ceil(pause_s * 1000))
         try:
-            self._ask(asked, max_wait_ms)
+            session = self._connected()
+            pause_s = self._ask(session)
         except LogbusError as error:
-            self._disconnect()
-            if self.thread.stopping.is_set():
-                return math.inf
-            if not self._was_interrupted():
-                for each, _ in asked:
-                    self._give_up(each, error, by_leader=True)
+            return self._ended(error)
         except Exception:
             self._disconnect()  # nobody knows what is on its way there
             raise
-        return 0.0
+        if self._failures:
+            self._failures = 0
+            logger.info("Broker %d is followed again.", self._leader)
+        return pause_s
+
+    def _ended(self, error: LogbusError) -> float:
+        """Ends a session that has failed, and returns the pause before the next."""
+        self._disconnect()
+        if self.thread.stopping.is_set():
+            return math.inf
+        if self._was_interrupted():
+            return 0.0
+        self._failures += 1
+        if isinstance(error, ReplicaSessionError) and self._failures == 1:
+            return 0.0
+        for each in list(self._followed.values()):
+            if each.is_move:
+                self._give_up(each, error, by_leader=True)
+        now = self._clock.monotonic()
+        if self._followed and now - self._told_at >= _TELL_EVERY_S:
+            self._told_at = now
+            logger.warning(
+                "Broker %d cannot be followed for now, %d partitions of which are assigned here: "
+                "%s", self._leader, len(self._followed), error,
+            )  # fmt: skip
+        return _RETRY.pause_s(self._failures)
+
+    def _take_changes(self, session: _Session) -> list[TopicPartition]:
+        """Has what was added named next; returns what the leader is to forget."""
+        with self._lock:
+            added, self._added = self._added, []
+            left, self._left = self._left, {}
+            if session.sequence == 0:
+                session.due = dict(self._followed)
+                return []
+            for followed in added:
+                where = followed.topic_partition
+                if self._followed.get(where) is followed:
+                    session.due[where] = followed
+        for where in left:
+            if (before := session.due.get(where)) is not None and before.ended:
+                del session.due[where]
+        return [where for where in left if session.asked.pop(where, None) is not None]
 
     def _choose(
-        self, followed: list[FollowedLog]
-    ) -> tuple[list[tuple[FollowedLog, FollowedPartition]], float]:
-        """Returns what is to be asked for now, by the throttle, and the seconds until more is."""
-        asked = []
+        self, session: _Session
+    ) -> tuple[list[FollowedLog], list[FollowedPartition], float]:
+        """Returns what is to be named now, by the throttle, and the seconds until more is."""
+        asked: list[FollowedLog] = []
+        named: list[FollowedPartition] = []
         pause_s = _MAX_WAIT_MS / 1000
-        for each in followed:
+        for where, each in list(session.due.items()):
+            if len(named) >= _MAX_NAMED:
+                return asked, named, 0.0
             max_bytes = _MAX_BYTES
-            if not each.is_near and (allowance := self._throttle.allowance()) is not None:
+            allowance = self._throttle.allowance() if each.is_move and not each.is_near else None
+            if allowance is not None:
                 wait_s = self._throttle.wait_s(_LEAST_BYTES)
                 if wait_s > 0 and each.remaining_bytes is not None:
                     pause_s = min(pause_s, max(wait_s, 0.001))
                     continue
                 max_bytes = min(max_bytes, max(allowance, 1))
-            try:
-                with each.lock:
-                    if not each.ended:
-                        asked.append((each, each.request(max_bytes)))
-            except LogbusError as error:
-                self._give_up(each, error, by_leader=False)
-            except Exception as error:
-                logger.exception("%s could not be copied.", each.topic_partition)
-                self._give_up(each, _fault(each, error), by_leader=False)
-        return asked, pause_s
+            del session.due[where]
+            with self._giving_up(each), each.lock:
+                if not each.ended:
+                    named.append(each.request(max_bytes))
+                    session.asked[where] = each
+                    asked.append(each)
+        return asked, named, pause_s
 
-    def _ask(self, asked: list[tuple[FollowedLog, FollowedPartition]], max_wait_ms: int) -> None:
+    def _ask(self, session: _Session) -> float:
         """Raises LogbusError when the leader could not be asked, or answers none of it."""
-        connection = self._connected()
+        left = self._take_changes(session)
+        asked, named, pause_s = self._choose(session)
+        if not named and session.sequence == 0:
+            return pause_s
+        max_wait_ms = min(_MAX_WAIT_MS, math.ceil(pause_s * 1000))
+        connection = session.connection
+        session.sequence += 1
         request = ReplicateRequest(
             broker_id=self._broker_id,
+            sequence=session.sequence,
             max_wait_ms=max_wait_ms,
             max_bytes=_MAX_BYTES,
-            partitions=[wanted for _, wanted in asked],
+            partitions=named,
+            left=[PartitionLeft(where.topic, where.partition) for where in left],
         )
         with self._lock:
-            self._waits = all(each.is_near for each, _ in asked)
+            # What was added since is not named; the next request comes at once for it.
+            self._waits = not self._added and all(each.is_near for each in asked)
+            if self._added:
+                request.max_wait_ms = 0
         try:
             pending = connection.send(Api.REPLICATE, request)
             answer = pending.result(
@@ -200,58 +285,103 @@ class LeaderFetcher:
         finally:
             with self._lock:
                 self._waits = False
-        if len(answer.results) != len(asked):
-            raise ProtocolError(
-                f"{connection.address} answered for {len(answer.results)} partitions, and was "
-                f"asked for {len(asked)}."
-            )
+        self._take(session, answer, pending.payload)
+        for each in asked:
+            if each.is_move:  # the leader looks at when it was told of what it is to hand over
+                session.due[each.topic_partition] = each
+        return 0.0
+
+    def _take(self, session: _Session, answer: ReplicateResponse, payload: memoryview) -> None:
+        """Applies an answer: all that is to be written first, then what is to be flushed."""
+        written: list[FollowedLog] = []
         at = 0
-        for (each, _), result in zip(asked, answer.results, strict=True):
+        for result in answer.results:
             size = result.length + sum(source.length for source in result.staged)
-            payload = pending.payload[at : at + size]
+            part = payload[at : at + size]
             at += size
-            of = TopicPartition(result.topic, result.partition)
-            if of != each.topic_partition or len(payload) != size:
+            where = TopicPartition(result.topic, result.partition)
+            if len(part) != size:
                 raise ProtocolError(
-                    f"{connection.address} answered with {size} bytes of {of}, where those of "
-                    f"{each.topic_partition} were expected."
+                    f"{session.connection.address} answered with {len(part)} bytes of {where}, "
+                    f"and said that they were {size}."
                 )
             self._received.add(size)
-            if not each.is_near:
+            followed = session.asked.get(where)
+            if followed is None:
+                continue  # it was left, and the leader had not heard of it
+            if followed.is_move and not followed.is_near:
                 self._throttle.copied(size)
-            self._apply(each, result, payload)
+            if self._apply(followed, result, part):
+                written.append(followed)
+                if result.waits:
+                    session.due[where] = followed
+        for moved in answer.high_watermarks:
+            followed = session.asked.get(TopicPartition(moved.topic, moved.partition))
+            if followed is not None and not followed.ended:
+                followed.take_watermark(moved.offset)
+                if followed not in written:
+                    written.append(followed)
+        self._settle(written)
 
-    def _apply(self, followed: FollowedLog, result: ReplicateResult, payload: memoryview) -> None:
-        by_leader = False
-        try:
-            with followed.lock:
-                if followed.ended:
-                    return
-                by_leader = True
-                if result.handed_over:
-                    raise NotLeaderError(f"{followed.topic_partition} is this broker's by now.")
-                if result.error is not None:
-                    raise result.error.to_exception()
-                by_leader = False
+    def _apply(self, followed: FollowedLog, result: ReplicateResult, payload: memoryview) -> bool:
+        if result.handed_over or result.error is not None:
+            error: LogbusError = NotLeaderError(
+                f"{followed.topic_partition} is this broker's by now."
+            )
+            if result.error is not None:
+                error = result.error.to_exception()
+            self._give_up(followed, error, by_leader=True)
+            return False
+        with self._giving_up(followed), followed.lock:
+            if not followed.ended:
                 followed.apply(result, payload)
-        except LogbusError as error:
-            self._give_up(followed, error, by_leader=by_leader)
-        except Exception as error:
-            logger.exception("%s could not be copied.", followed.topic_partition)
-            self._give_up(followed, _fault(followed, error), by_leader=False)
-        else:
-            self._got_on(followed)
+                return True
+        return False
+
+    def _settle(self, written: list[FollowedLog]) -> None:
+        """Flushes what was written, several logs at a time, and moves the high watermarks."""
+        flushes = [each for each in written if each.is_to_be_flushed]
+        if len(flushes) > 1:
+            list(self._flushes.map(self._flush, flushes))
+        elif flushes:
+            self._flush(flushes[0])
+        for followed in written:
+            with self._giving_up(followed):
+                with followed.lock:
+                    if not followed.ended:
+                        followed.settle()
+                self._got_on(followed)
+
+    def _flush(self, followed: FollowedLog) -> None:
+        with self._giving_up(followed), followed.lock:
+            if not followed.ended:
+                followed.flush()
 
     def _give_up(self, followed: FollowedLog, error: LogbusError, *, by_leader: bool) -> None:
         self.remove(followed)
         self._failed(followed, error, by_leader)
 
+    @contextmanager
+    def _giving_up(self, followed: FollowedLog) -> Iterator[None]:
+        """Gives a log up for what is met here, foreseen or not, so that others go on."""
+        try:
+            yield
+        except LogbusError as error:
+            self._give_up(followed, error, by_leader=False)
+        except Exception as error:
+            where = followed.topic_partition
+            logger.exception("%s could not be copied.", where)
+            fault = StorageError(f"{where} could not be copied: {type(error).__name__}: {error}")
+            fault.__cause__ = error
+            self._give_up(followed, fault, by_leader=False)
+
     # -- the connection -------------------------------------------------------------------
 
-    def _connected(self) -> BrokerConnection:
-        connection = self._connection
-        if connection is not None and connection.failure is None:
-            return connection
+    def _connected(self) -> _Session:
+        """Returns the session that stands, or a new one on a new connection."""
+        session = self._session
+        if session is not None and session.connection.failure is None:
+            return session
         self._disconnect()
         address = self._address(self._leader)
         if address is None:
@@ -259,25 +389,16 @@ class LeaderFetcher:
         deadline = Deadline.after_ms(self._clock, _CONNECT_MS)
         connection = connect(address, self._config, deadline, allocate=self._buffer.take)
         with self._lock:
-            self._connection = connection
-        return connection
+            self._session = session = _Session(connection)
+        return session
 
     def _disconnect(self) -> None:
         with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+            session, self._session = self._session, None
+        if session is not None:
+            session.connection.close()
 
     def _was_interrupted(self) -> bool:
         with self._lock:
             interrupted, self._interrupted = self._interrupted, False
         return interrupted
-
-
-def _fault(followed: FollowedLog, error: Exception) -> LogbusError:
-    """Returns the error with which a log is given up for what was not foreseen, so that others go
-    on."""
-    where = followed.topic_partition
-    fault = StorageError(f"{where} could not be copied: {type(error).__name__}: {error}")
-    fault.__cause__ = error
-    return fault

@@ -33,6 +33,7 @@ class Copy:
     """A copy of a partition as its follower tells of it: the id of its log, that log's end and
     what of it is on disk, and of each write what is staged. ``since_us`` is the time of the move
     for which it was told: a copy is deleted when its move is cancelled, and it may be begun again.
+    ``written_end`` is what counts in a topic that leaves flushing to the operating system.
     """
 
     broker_id: int
@@ -41,6 +42,12 @@ class Copy:
     flushed_end: int
     since_us: int
     staged: Mapping[int, StagedPosition] = field(default_factory=dict)
+    written_end: int = 0
+
+    @property
+    def safe_end(self) -> int:
+        """The end of what is as safe there as the topic's flush policy asks."""
+        return max(self.flushed_end, self.written_end)
 
     def has(self, end: int, staged: Iterable[StagedPosition]) -> bool:
         """True if everything is on the follower's disk: the log up to ``end``, and what is staged

@@ -62,6 +62,8 @@ _RETRY: Final = Backoff(first_ms=200, max_ms=10_000)
 _ASSIGNED_RETRY: Final = Backoff(first_ms=100, max_ms=2_000)
 # Faults that a later try may be spared: after so many in a row a move is given up.
 _TRIES: Final = 5
+# So long at most several partitions are begun with, before they are copied together.
+_BEGIN_S: Final = 0.2
 # An assigned replica that fails in the same way on and on says so this often.
 _TELL_EVERY_S: Final = 600.0
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -119,7 +121,7 @@ class Following:
         self._throttle = Throttle(clock)
         self.received_bytes = Counter()
         self._lock = threading.Condition()  # notified when no beginning is under way
-        self._beginning: TopicPartition | None = None
+        self._beginning: set[TopicPartition] = set()
         self._wanted: dict[TopicPartition, WantedReplica] = {}
         self._followed: dict[TopicPartition, FollowedLog] = {}
         self._pauses: dict[TopicPartition, _Pause] = {}
@@ -166,7 +168,7 @@ class Following:
         was copied by this process."""
         with self._lock:
             wanted = self._wanted.pop(topic_partition, None)
-            self._lock.wait_for(lambda: self._beginning != topic_partition)
+            self._lock.wait_for(lambda: topic_partition not in self._beginning)
             self._pauses.pop(topic_partition, None)
             followed = self._followed.pop(topic_partition, None)
             topic_id = self._copies.pop(topic_partition, None)
@@ -212,19 +214,33 @@ class Following:
     def _look(self) -> float:
         self._failed_moves.note()
         while due := self._due():
-            for wanted in due:
-                if self.thread.stopping.is_set():
-                    return math.inf
-                if not self._takes_turn(wanted):
-                    continue
-                try:
-                    self._begin(wanted)
-                finally:
-                    with self._lock:
-                        self._beginning = None
-                        self._lock.notify_all()
+            while due and not self.thread.stopping.is_set():
+                due = self._begin_some(due)
+            if self.thread.stopping.is_set():
+                return math.inf
         self._reconfigure()
         return self._pause_s()
+
+    def _begin_some(self, due: list[WantedReplica]) -> list[WantedReplica]:
+        """Begins with the first of them, all of which their fetchers get together; returns the
+        rest. Whoever releases one that is begun with waits for this."""
+        began, started = self._clock.monotonic(), dict[int, list[FollowedLog]]()
+        try:
+            for number, wanted in enumerate(due, start=1):
+                followed = self._begin(wanted) if self._takes_turn(wanted) else None
+                if followed is not None:
+                    started.setdefault(followed.leader, []).append(followed)
+                if self._clock.monotonic() - began >= _BEGIN_S:
+                    return due[number:]
+            return []
+        finally:
+            for leader, some in started.items():
+                with self._lock:
+                    fetcher = self._fetcher_of(leader)
+                fetcher.add(some)
+            with self._lock:
+                self._beginning.clear()
+                self._lock.notify_all()
 
     def _due(self) -> list[WantedReplica]:
         """The partitions to begin with, as far as there is a place for each: first those that have
@@ -257,7 +273,7 @@ class Following:
         with self._lock:
             if self._wanted.get(where) is not wanted or where in self._followed:
                 return False
-            self._beginning = where
+            self._beginning.add(where)
             return True
 
     def _pause_s(self) -> float:
@@ -291,37 +307,37 @@ class Following:
 
     # -- beginning ------------------------------------------------------------------------
 
-    def _begin(self, wanted: WantedReplica) -> None:
+    def _begin(self, wanted: WantedReplica) -> FollowedLog | None:
+        """Returns the log if it is to be copied into, which is for its fetcher to do."""
         where = wanted.topic_partition
         try:
             followed = self._opener.open(wanted)
         except CoordinationError as error:
             self._pause(wanted, error)
-            return
+            return None
         except NotToBeFollowedError as error:
             self._give_up(wanted, error)
-            return
+            return None
         except LogbusError as error:
             self._fault(wanted, error)
-            return
+            return None
         except Exception as error:  # else it would be the first to begin with again and again
             logger.exception("%s cannot be copied.", where, extra=fields_about(where))
             text = f"{where} cannot be copied: {type(error).__name__}: {error}"
             self._fault(wanted, StorageError(text))
-            return
+            return None
         if followed is None:
             self._pause(wanted, None)  # not led yet, or led here soon
-            return
+            return None
         with self._lock:
             if followed.is_copy:
                 self._copies[where] = wanted.topic_id
             now = self._wanted.get(where)
             if now is None or not followed.is_for(now):
-                return  # it was released meanwhile, or is led otherwise; the log is as it was
+                return None  # it was released meanwhile, or is led otherwise; the log is as it was
             self._followed[where] = followed
-            fetcher = self._fetcher_of(followed.leader)
             self._replicas.change(where, ReplicaEvent.FOLLOW, topic_id=wanted.topic_id)
-        fetcher.add(followed)
+        return followed
 
     def _require_room(self, wanted: WantedReplica, size_bytes: int) -> None:
         where = wanted.topic_partition
@@ -366,9 +382,9 @@ class Following:
     def _stop_copying(self, followed: FollowedLog) -> None:
         with self._lock:
             fetcher = self._fetchers.get(followed.leader)
+        followed.end()  # first: a fetcher takes none that has ended
         if fetcher is not None:
             fetcher.remove(followed)
-        followed.end()
         self.thread.wake()  # there is a place for another
 
     # -- by fetchers ----------------------------------------------------------------------

@@ -103,7 +103,7 @@ class Members:
     # -- the watermark --------------------------------------------------------------------
 
     def replicated_end(self, end: int) -> int:
-        """The rule of the watermark: the lowest flushed end of those that are counted, as each has
+        """The rule of the watermark: the lowest safe end of those that are counted, as each has
         told it in this epoch of the log with which it counts; it rests while one has told nothing.
         ``end`` is that of the leader's own log."""
         with self._lock:
@@ -111,7 +111,7 @@ class Members:
                 follower = self._followers.find(self.led, broker_id)
                 if follower is None or not _is_of(follower, log_id):
                     return self._replicated_end
-                end = min(end, follower.copy.flushed_end)
+                end = min(end, follower.copy.safe_end)
             self._replicated_end = max(self._replicated_end, end)
             return self._replicated_end
 
@@ -130,7 +130,7 @@ class Members:
     def note(self, follower: Follower, now: float) -> None:
         """Note what a follower has just told: it keeps up if it has by now what the leader had when
         it told the last time."""
-        end, flushed = self.led.log.ends().log_end_offset, follower.copy.flushed_end
+        end, flushed = self.led.log.ends().log_end_offset, follower.copy.safe_end
         with self._lock:
             pace = self._paces.setdefault(follower.copy.broker_id, _Pace(self._began_at, now, end))
             if flushed >= end:
@@ -156,7 +156,7 @@ class Members:
             copy.broker_id in self.joining
             and copy.broker_id not in self._members
             and bool(copy.log_id)
-            and copy.flushed_end >= max(self._replicated_end, self.epoch_start)
+            and copy.safe_end >= max(self._replicated_end, self.epoch_start)
         )
 
     def wanted(self, *, now: float, lag_s: float, live: Collection[int]) -> Change:
@@ -184,7 +184,7 @@ class Members:
         with self._lock:
             pace = self._paces.get(broker_id)
             caught_up_at = self._began_at if pace is None else pace.caught_up_at
-            if follower.copy.flushed_end >= self.led.log.ends().log_end_offset:
+            if follower.copy.safe_end >= self.led.log.ends().log_end_offset:
                 if pace is not None:
                     pace.caught_up_at = now
                 return False

@@ -1,4 +1,10 @@
-"""Copies of partitions for the brokers that follow their leaders."""
+"""Copies of partitions for the brokers that follow their leaders.
+
+A follower has one session with a leader, on one connection. Its first request names all partitions
+that it follows from there; later ones name those that are new, and those of which it has more, or
+other things, to tell than before. What was told of a partition stands until it is told anew. The
+leader in turn answers only for partitions that have something for the follower.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,9 @@ from spark_logbus.protocol.messages.error import ErrorInfo
 
 __all__ = [
     "FollowedPartition",
+    "HighWatermark",
     "LogPoint",
+    "PartitionLeft",
     "ReplicateRequest",
     "ReplicateResponse",
     "ReplicateResult",
@@ -31,7 +39,8 @@ class FollowedPartition(Message):
 
     ``offset`` is the end of the follower's log, from where on it wants records; ``last_epoch`` the
     leader epoch of the record before, -1 if it knows none; ``flushed_end`` the end of what is on
-    its disk. ``log_id`` is of that log; empty as long as there is none: then nothing is copied, and
+    its disk, and ``safe_end`` the end of what is as safe there as the topic's flush policy asks.
+    ``log_id`` is of that log; empty as long as there is none: then nothing is copied, and
     the answer says where the leader's log begins. ``leader_epoch`` is the one that it follows, and
     ``since_us`` the time of the move for which it does; 0 for a replica that is assigned to it.
     """
@@ -45,18 +54,34 @@ class FollowedPartition(Message):
     offset: int
     last_epoch: int
     flushed_end: int
+    safe_end: int
     max_bytes: int
     staged: list[StagedCopy] = []
 
 
+class PartitionLeft(Message):
+    """A partition that a broker follows from there no more."""
+
+    topic: str
+    partition: int
+
+
 class ReplicateRequest(Message):
-    """Waits up to ``max_wait_ms`` until one of the partitions has something for the follower, which
-    is the broker ``broker_id``."""
+    """Waits up to ``max_wait_ms`` until one of the partitions of a session has something for the
+    follower, which is the broker ``broker_id``.
+
+    ``sequence`` is 1 for the first request of a session, which ends the one that this broker had
+    before, and counts on from there; a leader that has not got that far in it answers with
+    ReplicaSessionError. ``left`` are partitions to be taken out of the session, before
+    ``partitions`` are put in, or told of anew. A request has the one before it answered at once.
+    """
 
     broker_id: int
+    sequence: int
     max_wait_ms: int
     max_bytes: int
-    partitions: list[FollowedPartition]
+    partitions: list[FollowedPartition] = []
+    left: list[PartitionLeft] = []
 
 
 class LogPoint(Message):
@@ -89,7 +114,10 @@ class ReplicateResult(Message):
     ``remaining_bytes`` about how much of that and of what is staged the follower lacks.
     ``leader_epoch`` is the leader's, also where ``error`` says that the follower's is another one.
     ``hand_over``: the leader takes no appends, and waits until all that it has is on the follower's
-    disk. ``handed_over``: the follower leads the partition from now on.
+    disk. ``handed_over``: the follower leads the partition from now on. ``error``: it is not, or no
+    longer, in the session.
+
+    ``waits``: before the follower has told of the partition anew, it gets nothing more of it.
     """
 
     topic: str
@@ -105,11 +133,24 @@ class ReplicateResult(Message):
     staged: list[StagedSource] = []
     hand_over: bool = False
     handed_over: bool = False
+    waits: bool = False
     error: ErrorInfo | None = None
 
 
+class HighWatermark(Message):
+    """The high watermark of a partition."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
 class ReplicateResponse(Message):
+    """Results of the partitions that have something for the follower, and ``high_watermarks`` that
+    have moved and stand in no result."""
+
     results: list[ReplicateResult]
+    high_watermarks: list[HighWatermark] = []
 
 
 declare(

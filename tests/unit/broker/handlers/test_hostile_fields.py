@@ -48,6 +48,7 @@ from spark_logbus.protocol import (
     Message,
     MetadataRequest,
     MoveRequest,
+    PartitionLeft,
     PartitionMove,
     PrepareRequest,
     PublishRequest,
@@ -120,9 +121,10 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
     ),
     Api.REPLICATE: (
         ReplicateRequest(
-            6, 50, 1 << 20,
-            [FollowedPartition("t", 0, TOPIC_ID, 1, EPOCH, "b" * 32, 0, 0, 0, 1 << 20,
+            6, 1, 50, 1 << 20,
+            [FollowedPartition("t", 0, TOPIC_ID, 1, EPOCH, "b" * 32, 0, 0, 0, 0, 1 << 20,
                                [StagedCopy(WRITE, 1, 1, 1)])],
+            [PartitionLeft("t", 1)],
         ),
         b"",
     ),

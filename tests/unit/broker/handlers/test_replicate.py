@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from spark_logbus.broker.handlers.long_poll import DelayedFetches
+from spark_logbus.broker.handlers.replica_sessions import ReplicaSessions
 from spark_logbus.broker.handlers.replicate import ReplicateHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.replica.followers import Copy, Followers
@@ -28,6 +28,7 @@ from spark_logbus.protocol import (
     Api,
     FollowedPartition,
     LogPoint,
+    PartitionLeft,
     ReplicateRequest,
     ReplicateResponse,
     ReplicateResult,
@@ -57,15 +58,15 @@ class Following:
 
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
-        self.waiting = DelayedFetches()
-        self.followers = Followers(clock=logs.clock, written=self.waiting.wake)
+        self.sessions = ReplicaSessions(logs.here.find)
+        self.followers = Followers(clock=logs.clock, written=self.sessions.changed)
         self.holds = Holds()
         self.moves = {T0: MovePayload(to=[FOLLOWER], since_us=1)}
         self.assigned: dict[TopicPartition, list[int]] = {}
         self.handler = ReplicateHandler(
             LEADER,
             logs.here.as_replica_manager(),
-            self.waiting,
+            self.sessions,
             followers=self.followers,
             holds=self.holds,
             standing=lambda where, _: self.moves.get(where),
@@ -94,8 +95,31 @@ class Following:
         wait_ms: int = 1_000,
         max_bytes: int = 1 << 20,
     ) -> Answer:
-        request = ReplicateRequest(broker_id, wait_ms, max_bytes, list(parts))
-        return self.handler.handle(request, context())
+        """Begins a session."""
+        self.context = context()
+        self.sequence = 0
+        return self.again(*parts, broker_id=broker_id, wait_ms=wait_ms, max_bytes=max_bytes)
+
+    def again(
+        self,
+        *parts: FollowedPartition,
+        broker_id: int = FOLLOWER,
+        wait_ms: int = 1_000,
+        max_bytes: int = 1 << 20,
+        left: Sequence[TopicPartition] = (),
+    ) -> Answer:
+        """Asks again, in the session."""
+        self.sequence += 1
+        gone = [PartitionLeft(each.topic, each.partition) for each in left]
+        request = ReplicateRequest(broker_id, self.sequence, wait_ms, max_bytes, list(parts), gone)
+        return self.handler.handle(request, self.context)
+
+    def wait(self, *parts: FollowedPartition) -> DelayedResponse:
+        """Begins a session, and asks again until there is nothing left to be told."""
+        answer = self.ask(*parts)
+        while not isinstance(answer, DelayedResponse):
+            answer = self.again()
+        return waits(answer)
 
     def told(self) -> Copy | None:
         follower = self.followers.find(self.led, FOLLOWER)
@@ -106,13 +130,14 @@ def copy(offset: int = 0, flushed: int | None = None, **fields: Any) -> Followed
     """The first partition, as its follower has it."""
     part = FollowedPartition(
         T0.topic, T0.partition, TOPIC_ID, 1, EPOCH, LOG_ID, offset, EPOCH if offset else -1,
-        offset if flushed is None else flushed, 1 << 20,
+        offset if flushed is None else flushed, offset if flushed is None else flushed, 1 << 20,
     )  # fmt: skip
     return msgspec.structs.replace(part, **fields)
 
 
 def results(answer: Answer) -> list[ReplicateResult]:
-    message = message_of(Api.REPLICATE, answer)
+    response = reply(answer)
+    message = message_of(Api.REPLICATE, response)
     assert isinstance(message, ReplicateResponse)
     lengths = [
         length
@@ -120,7 +145,7 @@ def results(answer: Answer) -> list[ReplicateResult]:
         for length in (result.length, *(each.length for each in result.staged))
         if length
     ]
-    assert [piece.length for piece in reply(answer).slices] == lengths
+    assert [piece.length for piece in response.slices] == lengths
     return message.results
 
 
@@ -154,7 +179,7 @@ def test_what_is_written_is_sent_before_it_is_flushed(following: Following) -> N
 def test_an_append_wakes_who_waits_and_costs_nothing_once_nobody_follows(
     following: Following,
 ) -> None:
-    answer = waits(following.ask(copy()))
+    answer = following.wait(copy())
     woken: list[bool] = []
     answer.subscribe(lambda: woken.append(True))
     following.append()
@@ -165,12 +190,12 @@ def test_an_append_wakes_who_waits_and_costs_nothing_once_nobody_follows(
 
 
 def test_an_answer_comes_when_the_time_is_over(following: Following) -> None:
-    answer = waits(following.ask(copy()))
+    answer = following.wait(copy())
     following.logs.clock.advance(1)
-    assert (one(answer).length, one(answer).error) == (0, None)
-    answer = waits(following.ask(copy()))
+    assert results(answer) == []
+    answer = following.wait(copy())
     following.handler.end_waiting()
-    assert one(answer).length == 0
+    assert results(answer) == []
 
 
 def test_what_is_told_is_known_of_the_present_leader_epoch_only(following: Following) -> None:
@@ -238,7 +263,7 @@ def test_only_the_broker_to_which_the_partition_moves_is_believed(following: Fol
     assert following.told() is None
     with pytest.raises(InvalidRequestError, match="Broker 5 is this one"):
         following.ask(copy(3), broker_id=LEADER)
-    with pytest.raises(InvalidRequestError, match="names t-0 twice"):
+    with pytest.raises(InvalidRequestError, match="names a partition twice"):
         following.ask(copy(), copy())
     with pytest.raises(InvalidRequestError, match="names no partition"):
         following.ask()
@@ -317,7 +342,9 @@ def test_an_answer_holds_no_more_than_is_asked_for(following: Following) -> None
     following.append(3, where=T1)
     parts = (copy(), copy(partition=1))
     found = results(following.ask(*parts, max_bytes=2 * BATCH))
-    assert [each.length for each in found] == [2 * BATCH, 0]
+    assert [each.length for each in found] == [2 * BATCH]
+    found = results(following.again(copy(2), max_bytes=2 * BATCH))
+    assert [(each.partition, each.length) for each in found] == [(1, 2 * BATCH)], "its turn first"
     found = results(following.ask(*parts, max_bytes=5 * BATCH))
     assert [each.length for each in found] == [3 * BATCH, 2 * BATCH]
     found = results(following.ask(copy(max_bytes=BATCH), parts[1]))
@@ -327,13 +354,15 @@ def test_an_answer_holds_no_more_than_is_asked_for(following: Following) -> None
 
 def test_a_hand_over_asks_for_what_is_not_on_the_followers_disk(following: Following) -> None:
     following.append()
-    answer = waits(following.ask(copy(1, 0)))
+    answer = following.wait(copy(1, 0))
     following.holds.begin(T0)
+    following.sessions.changed(T0)
     assert one(answer).hand_over
-    answer = waits(following.ask(copy(1)))
+    answer = following.wait(copy(1))
     following.holds.end(T0)
     following.followers.hand_over(T0, TOPIC_ID, FOLLOWER)
     led = following.logs.here.led.pop(T0)
+    following.sessions.changed(T0)
     result = one(answer)
     assert (result.handed_over, result.error) == (True, None)
     assert not one(following.ask(copy(1, topic_id="other"))).handed_over
@@ -342,7 +371,7 @@ def test_a_hand_over_asks_for_what_is_not_on_the_followers_disk(following: Follo
     assert isinstance(_error(one(following.ask(copy(1)))), NotLeaderError)
     following.followers.hand_over(T0, TOPIC_ID, FOLLOWER)
     following.logs.here.led[T0] = led
-    waits(following.ask(copy(1)))  # it came back
+    following.wait(copy(1))  # it came back
 
 
 def test_how_a_copy_gets_on_is_known(following: Following) -> None:
@@ -388,7 +417,7 @@ def test_what_is_staged_is_sent_from_the_followers_position_on(following: Follow
     answer = one(following.ask(copy(2)))
     assert (answer.length, answer.remaining_bytes) == (0, size)
     told = StagedCopy(WRITE, size, 0, first.digest)
-    answer_later = waits(following.ask(copy(2, staged=[told])))
+    answer_later = following.wait(copy(2, staged=[told]))
     stage(log, attempt(1), 1, 1, start=1)
     result = one(answer_later)
     assert [(each.position, each.length) for each in result.staged] == [(size, 2 * size)]
@@ -403,7 +432,7 @@ def test_what_is_staged_is_sent_from_the_followers_position_on(following: Follow
 
 def test_a_staging_wakes_who_waits(following: Following) -> None:
     following.append()
-    answer = waits(following.ask(copy(1)))
+    answer = following.wait(copy(1))
     woken: list[bool] = []
     answer.subscribe(lambda: woken.append(True))
     stage(following.led.log, attempt(1), 1, flush=False)
@@ -429,7 +458,7 @@ def test_a_copy_of_something_else_begins_anew(following: Following, wrong: str) 
 
 def test_a_write_that_is_over_is_not_named(following: Following) -> None:
     assert staged(following, copy(staged=[StagedCopy(5, 10, 10, 3)])) == []
-    waits(following.ask(copy()))
+    following.wait(copy())
 
 
 @pytest.mark.parametrize(

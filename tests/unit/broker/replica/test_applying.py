@@ -83,7 +83,13 @@ class World:
         return result, memoryview(bytearray(payload))
 
     def pull(self, **changes: object) -> None:
-        self.followed.apply(*self.answer(**changes))
+        self.apply(*self.answer(**changes))
+
+    def apply(self, result: ReplicateResult, payload: memoryview) -> None:
+        self.followed.apply(result, payload)
+        if self.followed.is_to_be_flushed:
+            self.followed.flush()
+        self.followed.settle()
 
     def pull_all(self) -> None:
         while self.copy.ends().log_end_offset < self.leader.ends().log_end_offset:
@@ -119,14 +125,14 @@ def test_far_from_its_leader_a_log_is_not_flushed_with_each_answer(world: World)
     world.lead(5)
     result, payload = world.answer()
     result.remaining_bytes = 100 << 20
-    world.followed.apply(result, payload)
+    world.apply(result, payload)
     assert (world.copy.ends().log_end_offset, world.copy.flushed_end) == (10, 5)
     world.pull(remaining_bytes=0)
     assert world.copy.flushed_end == 10
     world.lead(5)
     result, payload = world.answer()
     result.remaining_bytes, result.hand_over = 100 << 20, True
-    world.followed.apply(result, payload)
+    world.apply(result, payload)
     assert world.copy.flushed_end == 15
 
 
@@ -134,7 +140,7 @@ def test_consumers_would_see_no_more_than_at_the_leader(world: World) -> None:
     world.lead(5, 5)
     result, payload = world.answer()
     result.high_watermark = 5
-    world.followed.apply(result, payload)
+    world.apply(result, payload)
     assert world.copy.ends().high_watermark == 5
     world.pull()
     assert world.copy.ends().high_watermark == 10
@@ -220,10 +226,10 @@ def test_room_is_looked_for_before_the_first_byte(world: World) -> None:
     result, payload = world.answer()
     result.remaining_bytes = 2 << 20
     with pytest.raises(StorageError, match="no room"):
-        world.followed.apply(result, payload)
+        world.apply(result, payload)
     assert world.copy.ends().size_bytes == 0
     world.room = 1 << 40
-    world.followed.apply(*world.answer())
+    world.apply(*world.answer())
     assert world.room_asked == [2 << 20, len(payload)]
 
 
@@ -240,10 +246,10 @@ def test_what_writes_have_staged_comes_along_and_goes_with_them(world: World) ->
     world.lead(5)
     world.pull_all()
     stage(world.leader, attempt(1), 2, 3)
-    world.followed.apply(*staged_answer(world, position=0))
+    world.apply(*staged_answer(world, position=0))
     stage(world.leader, attempt(2), 4)
     (told,) = world.followed.request(1).staged
-    world.followed.apply(*staged_answer(world, position=told.position))
+    world.apply(*staged_answer(world, position=told.position))
     assert world.copy.staging.replica_state() == world.leader.staging.replica_state()
     (told,) = world.followed.request(1).staged
     assert told.flushed == told.position == world.leader.staging.size_bytes(WRITE)
@@ -253,12 +259,12 @@ def test_what_writes_have_staged_comes_along_and_goes_with_them(world: World) ->
 
 def test_a_copy_of_something_else_is_dropped_and_copied_anew(world: World) -> None:
     stage(world.leader, attempt(1), 2)
-    world.followed.apply(*staged_answer(world, position=0))
+    world.apply(*staged_answer(world, position=0))
     world.leader.staging.discard(WRITE)
     stage(world.leader, attempt(3), 1, 1)
     world.followed.request(1)
     result, payload = staged_answer(world, position=0)
-    world.followed.apply(result, payload)
+    world.apply(result, payload)
     assert world.copy.staging.replica_state() == world.leader.staging.replica_state()
 
 
@@ -266,7 +272,7 @@ def test_a_piece_of_another_file_is_not_taken(world: World) -> None:
     stage(world.leader, attempt(1), 2)
     result, payload = staged_answer(world, position=0)
     result.staged[0] = StagedSource(WRITE + 1, len(payload), 0, len(payload))
-    world.followed.apply(result, payload)
+    world.apply(result, payload)
     assert world.copy.staging.replica_state() == []
-    world.followed.apply(*staged_answer(world, position=0))
+    world.apply(*staged_answer(world, position=0))
     assert world.copy.staging.replica_state() == world.leader.staging.replica_state()

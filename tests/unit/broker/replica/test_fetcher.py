@@ -31,7 +31,7 @@ THERE = BrokerAddress(2, "host", 1)
 class Followed:
     """Stands in for ``FollowedLog``: notes what is applied, or raises what nobody foresaw."""
 
-    is_near = False
+    is_near = is_move = is_to_be_flushed = False
     remaining_bytes: int | None = None
     ended = False
 
@@ -46,12 +46,15 @@ class Followed:
         if self.fails_to_ask is not None:
             raise self.fails_to_ask
         where = self.topic_partition
-        return FollowedPartition(where.topic, where.partition, "", 1, 5, "", 0, -1, 0, max_bytes)
+        return FollowedPartition(where.topic, where.partition, "", 1, 5, "", 0, -1, 0, 0, max_bytes)
 
     def apply(self, result: ReplicateResult, payload: memoryview) -> None:
         if self.fails is not None:
             raise self.fails
         self.applied.put(result)
+
+    def settle(self) -> None:
+        pass
 
 
 class Connection:
@@ -67,7 +70,9 @@ class Connection:
         fails, self.fails = self.fails, None
         if fails is not None:
             raise fails
-        results = [ReplicateResult(each.topic, each.partition) for each in request.partitions]
+        results = [
+            ReplicateResult(each.topic, each.partition, waits=True) for each in request.partitions
+        ]
         return SimpleNamespace(
             payload=self.payload, result=lambda *_, **__: ReplicateResponse(results)
         )
@@ -98,8 +103,7 @@ class World:
         self.one, self.other = Followed(0), Followed(1)
 
     def start(self) -> None:
-        for each in (self.one, self.other):
-            self.fetcher.add(cast(FollowedLog, each))
+        self.fetcher.add([cast(FollowedLog, each) for each in (self.one, self.other)])
         self.fetcher.thread.start()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -269,9 +269,9 @@ class HangingFetcher:
         self._leader = leader
         self._failed = failed
 
-    def add(self, followed: FollowedLog) -> None:
+    def add(self, some: Iterable[FollowedLog]) -> None:
         if self._leader == 2:
-            self.hanging.append((self, followed))
+            self.hanging.extend((self, followed) for followed in some)
 
     def fail(self, followed: FollowedLog) -> None:
         self._failed(followed, BrokerUnavailableError("Broker 2 does not answer."), True)
@@ -344,8 +344,9 @@ class FetcherWithoutRoom:
         self.thread = SimpleNamespace(start=lambda: None)
         self._failed = failed
 
-    def add(self, followed: FollowedLog) -> None:
-        self._failed(followed, NoRoomError("No room."), False)
+    def add(self, some: Iterable[FollowedLog]) -> None:
+        for followed in some:
+            self._failed(followed, NoRoomError("No room."), False)
 
     def remove(self, followed: FollowedLog) -> None:
         pass
