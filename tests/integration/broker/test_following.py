@@ -156,7 +156,7 @@ def visible(brokers: Brokers, broker_id: int) -> int:
 def test_a_disk_without_room_holds_up_no_other_replica(
     brokers: Brokers, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so, and goes on when there is room again."""
+    """The broker says so, and goes on when there is room again."""
     leader = create(brokers, cluster, **{"min.insync.replicas": "1"})
     where, full = TopicPartition("t", 0), next(each for each in IDS if each != leader)
     fill(cluster, where, 100)
