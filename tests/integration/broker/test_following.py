@@ -41,9 +41,15 @@ def cluster(brokers: Brokers) -> Iterator[Cluster]:
         yield cluster
 
 
-def create(brokers: Brokers, cluster: Cluster, *, partitions: int = 1, **config: str) -> int:
+def create(
+    brokers: Brokers,
+    cluster: Cluster,
+    *,
+    partitions: int = 1,
+    config: dict[str, str] | None = None,
+) -> int:
     """A topic with three replicas; the leader of its first partition."""
-    Admin(cluster).create_topic("t", partitions=partitions, replicas=3, config=config)
+    Admin(cluster).create_topic("t", partitions=partitions, replicas=3, config=config or {})
     where = TopicPartition("t", 0)
     return wait_until(lambda: next((each for each in IDS if brokers.leads(where, each)), 0))
 
@@ -102,7 +108,7 @@ def test_one_session_goes_on_however_much_is_written(brokers: Brokers, cluster: 
 
 
 def test_a_follower_that_was_away_catches_up(brokers: Brokers, cluster: Cluster) -> None:
-    leader = create(brokers, cluster, **{"min.insync.replicas": "1"})
+    leader = create(brokers, cluster, config={"min.insync.replicas": "1"})
     where, away = TopicPartition("t", 0), next(each for each in IDS if each != leader)
     fill(cluster, where, 1_000)
     wait_until_all_have(brokers, 1_000)
@@ -137,7 +143,7 @@ def test_what_is_staged_is_at_all_replicas(brokers: Brokers, cluster: Cluster) -
 def test_a_topic_that_leaves_flushing_to_the_system_is_replicated_without(
     brokers: Brokers, cluster: Cluster
 ) -> None:
-    leader = create(brokers, cluster, **{"flush.policy": "os"})
+    leader = create(brokers, cluster, config={"flush.policy": "os"})
     where = TopicPartition("t", 0)
     with Producer(cluster) as producer:
         futures = [producer.send("t", b"%08d" % each, partition=0) for each in range(500)]
@@ -157,7 +163,7 @@ def test_a_disk_without_room_holds_up_no_other_replica(
     brokers: Brokers, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The broker says so, and goes on when there is room again."""
-    leader = create(brokers, cluster, **{"min.insync.replicas": "1"})
+    leader = create(brokers, cluster, config={"min.insync.replicas": "1"})
     where, full = TopicPartition("t", 0), next(each for each in IDS if each != leader)
     fill(cluster, where, 100)
     wait_until_all_have(brokers, 100)
