@@ -70,7 +70,6 @@ logger = logging.getLogger(__name__)
 _DRAIN_LOOK_S = 0.02
 # Requests that wait for followers at a time, and do little else.
 _PREPARING = 8
-_LAG_MAX_MS = 10_000
 
 
 class Broker:
@@ -123,7 +122,7 @@ class Broker:
             topic=lambda name: self._metadata_cache.topics.get(name),
             live=lambda: [each.broker_id for each in self._metadata_cache.brokers],
             is_certain=lambda: session.state is SessionState.CONNECTED and self._lease.current(),
-            lag_max_ms=_LAG_MAX_MS,
+            lag_max_ms=config.replication.lag_max_ms,
             clock=clock,
         )
 
