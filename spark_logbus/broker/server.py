@@ -19,6 +19,7 @@ from spark_logbus.broker.data_directory import (
 from spark_logbus.broker.flushed_ends import FlushedEndNotes
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
+from spark_logbus.broker.handlers.elections import ElectHandler
 from spark_logbus.broker.handlers.fetch import FetchHandler
 from spark_logbus.broker.handlers.handler import Handler
 from spark_logbus.broker.handlers.handshake import HandshakeHandler
@@ -45,7 +46,8 @@ from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.old_logs import OldLogs
-from spark_logbus.broker.replica.states import Replicas
+from spark_logbus.broker.replica.preferred_leaders import PreferredLeaders
+from spark_logbus.broker.replica.states import LeaderPartition, Replicas
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock, SystemClock
@@ -70,6 +72,8 @@ logger = logging.getLogger(__name__)
 _DRAIN_LOOK_S = 0.02
 # Requests that wait for followers at a time, and do little else.
 _PREPARING = 8
+# To give leads to others when the broker stops; elections see to what is left.
+_HAND_OVER_S = 5.0
 
 
 class Broker:
@@ -77,8 +81,9 @@ class Broker:
 
     Start: logs are recovered, ZooKeeper is waited for, the port is bound, the broker registered,
     then requests are served. ``give_up_start`` ends that early.
-    Stop: refuse new requests, finish those under way, leave ZooKeeper, close the logs with a
-    clean marker; a ZooKeeper that does not answer holds that up by no more than seconds.
+    Stop: give leads to others that are in sync, refuse new requests, finish those under way, leave
+    ZooKeeper, close the logs with a clean marker; a ZooKeeper that does not answer holds that up by
+    no more than seconds.
     """
 
     def __init__(
@@ -210,6 +215,16 @@ class Broker:
             clock=clock,
             changed=sessions.changed,
         )
+        self._preferred_leaders = PreferredLeaders(
+            config.id,
+            replica_manager=self._replica_manager,
+            hand_overs=self._hand_overs,
+            members=self._members_of,
+            topic=lambda name: self._metadata_cache.topics.get(name),
+            live=lambda: [each.broker_id for each in self._metadata_cache.brokers],
+            clock=clock,
+            after_ms=config.replication.preferred_after_ms,
+        )
         self._flushed_ends = FlushedEndNotes(
             self._replica_manager, states, session, in_sync=self._in_sync, clock=clock
         )
@@ -337,6 +352,9 @@ class Broker:
                 clock=self._clock,
                 executor=self._zookeeper_executor,
             ),
+            ElectHandler(
+                self._preferred_leaders, clock=self._clock, executor=self._zookeeper_executor
+            ),
             WriteHandler(
                 self._publisher,
                 writers=writers,
@@ -350,6 +368,11 @@ class Broker:
         return RequestDispatcher(
             handlers, max_entries=network.max_partitions_per_request, metrics=metrics
         )
+
+    def _members_of(self, led: LeaderPartition) -> list[int]:
+        """The brokers that are in sync of a partition that is led here."""
+        members = self._in_sync.members(led)
+        return [self.config.id] if members is None else members.in_sync
 
     def _address_of(self, broker_id: int) -> BrokerAddress | None:
         """The address of a broker as ZooKeeper has it; None while it is not registered."""
@@ -396,6 +419,7 @@ class Broker:
             self._in_sync.thread.start()
             self._publisher.thread.start()
             self._hand_overs.thread.start()
+            self._preferred_leaders.thread.start()
             self._network.start(self._requests.dispatch)
             self._maintenance.start()
             self._compactor.thread.start()
@@ -423,6 +447,7 @@ class Broker:
     def stop(self) -> None:
         """Ordered shutdown; every step is tried even when an earlier one failed."""
         self._monitoring.health.phase = Phase.STOPPING
+        self._give_leads_away()
         self._identity.give_up()
         steps = [
             self._hand_overs.end_waiting, self._fetches.end_waiting,
@@ -433,7 +458,8 @@ class Broker:
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
             self._flushed_ends.thread.stop, self._session.close, self._lease.join,
-            self._in_sync.thread.stop, self._publisher.thread.stop, self._hand_overs.thread.stop,
+            self._in_sync.thread.stop, self._publisher.thread.stop,
+            self._preferred_leaders.thread.stop, self._hand_overs.thread.stop,
             self._replica_manager.thread.stop, self._following.stop, self._old_logs.thread.stop,
             self._metadata_cache.stop, self._zookeeper_executor.stop, self._copy_executor.stop,
             self._replica_executor.stop, self._stop_schema_executor, self._compactor.thread.stop,
@@ -445,6 +471,13 @@ class Broker:
             except (LogbusError, OSError) as error:
                 logger.error("While stopping: %s", error)
         logger.info("Broker %d has stopped.", self.config.id)
+
+    def _give_leads_away(self) -> None:
+        """Gives leads to others while requests are served still: so followers get what they lack,
+        and clients are told who leads."""
+        self._preferred_leaders.thread.end()
+        if self._session.state is SessionState.CONNECTED:
+            self._preferred_leaders.hand_over_all(_HAND_OVER_S)
 
     def _stop_schema_executor(self) -> None:
         self._schema_executor.shutdown(wait=False, cancel_futures=True)

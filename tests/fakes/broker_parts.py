@@ -73,7 +73,9 @@ class LedHere:
     def find(self, topic_partition: TopicPartition) -> LeaderPartition | None:
         return self.led.get(topic_partition)
 
-    def let_go(self, topic_partition: TopicPartition, led: LeaderPartition) -> None:
+    def let_go(
+        self, topic_partition: TopicPartition, led: LeaderPartition, *, follows: bool = False
+    ) -> None:
         if self.led.get(topic_partition) is led:
             del self.led[topic_partition]
 

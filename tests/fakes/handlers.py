@@ -10,6 +10,7 @@ from typing import cast
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
+from spark_logbus.broker.handlers.elections import ElectHandler
 from spark_logbus.broker.handlers.fetch import FetchHandler
 from spark_logbus.broker.handlers.handler import RequestContext
 from spark_logbus.broker.handlers.handshake import HandshakeHandler
@@ -27,8 +28,9 @@ from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.follower_reads import FollowerReads
 from spark_logbus.broker.replica.followers import Followers
-from spark_logbus.broker.replica.hand_over import StandingMove
+from spark_logbus.broker.replica.hand_over import HandOvers, StandingMove
 from spark_logbus.broker.replica.holds import Holds
+from spark_logbus.broker.replica.preferred_leaders import PreferredLeaders
 from spark_logbus.broker.replica.states import Replicas
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock
@@ -178,6 +180,20 @@ def dispatcher_over(
                 topics=cast(TopicRegistry, topics),
                 brokers=cast(BrokerRegistry, brokers),
                 drained=cast(DrainedBrokers, Drained()),
+                clock=clock,
+                executor=executor,
+            ),
+            ElectHandler(
+                PreferredLeaders(
+                    config.id,
+                    replica_manager=partitions,
+                    hand_overs=cast(HandOvers, None),  # for what has several replicas
+                    members=lambda _: [config.id],
+                    topic=lambda _: None,
+                    live=lambda: [config.id],
+                    clock=clock,
+                    after_ms=1,
+                ),
                 clock=clock,
                 executor=executor,
             ),

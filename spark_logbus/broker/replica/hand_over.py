@@ -1,4 +1,4 @@
-"""Hands over the lead of partitions to the brokers to which they move.
+"""Hands over the lead of partitions to the brokers to which they move, or to others in sync.
 
 Theory of operation. A follower tells with each request what it has on disk (see ``followers``).
 When it lacks little, the leader takes nothing more for the partition: no appends, nothing staged,
@@ -7,9 +7,13 @@ gives the lead away by one transaction in ZooKeeper. So whatever was acknowledge
 a record batch that waits for its flush here may be acknowledged afterwards too. A follower that
 takes too long is left alone for a while, and appends go on.
 
-The transaction holds only if the move stands and the lead is this broker's; whoever cancels a move
-or takes the lead meanwhile wins. If nobody knows whether it was done, the partition takes nothing
-until ZooKeeper has said so: else it could acknowledge what the new leader does not have.
+The same is done, without a move, where the lead is to go to another broker that is in sync: to the
+preferred leader, or because this broker stops (see ``preferred_leaders``).
+
+The transaction holds only if the move stands, or the other is in sync, and the lead is this
+broker's; whoever cancels a move or takes the lead meanwhile wins. If nobody knows whether it was
+done, the partition takes nothing until ZooKeeper has said so: else it could acknowledge what the
+new leader does not have.
 
 What was prepared of atomic writes is promised by the broker that prepared it. So that promise is
 let go before, and what is not decided by then is prepared again at the new leader.
@@ -21,7 +25,8 @@ import enum
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 from spark_logbus.broker.replica.followers import Copy, Follower, Followers
 from spark_logbus.broker.replica.holds import Hold, Holds
@@ -60,6 +65,9 @@ _FRESH_S: Final = 1.0
 # To wait for a publication that is under way, while everything else goes on.
 _PUBLICATION_S: Final = 0.2
 _RETRY: Final = Backoff(first_ms=500, max_ms=60_000)
+# Of those that were asked for: each mostly waits, for a follower and for ZooKeeper.
+_SIDE_BY_SIDE: Final = 8
+_ASKED_EVERY_S: Final = 0.05
 
 #: The move of a partition of the topic with that id, if one stands as far as this broker knows.
 StandingMove = Callable[[TopicPartition, str], MovePayload | None]
@@ -71,6 +79,14 @@ class _Outcome(enum.Enum):
     UNKNOWN = "unknown"
 
 
+class _Asked(NamedTuple):
+    """Hand-over that was asked for, to a broker that is in sync; given up after ``until``."""
+
+    to: int
+    until: float
+    done: Future[None]
+
+
 class HandOverStats:
     """Counts of hand-overs, and how long partitions took nothing, in seconds."""
 
@@ -79,8 +95,9 @@ class HandOverStats:
 
 
 class HandOvers:
-    """Hands over partitions one after the other, on a thread of its own. The broker starts and
-    stops ``thread``; the rest is its alone, but for ``end_waiting``.
+    """Hands over partitions that move one after the other, on a thread of its own, and a few side
+    by side of those that it was asked for. The broker starts and stops ``thread``; the rest is its
+    alone, but for ``ask`` and ``end_waiting``.
 
     ``changed`` is called with a partition when its followers, and later its clients, are to look
     at it again.
@@ -113,7 +130,9 @@ class HandOvers:
         self._clock = clock
         self._changed = changed
         self._not_before: dict[TopicPartition, float] = {}
-        self._failures: dict[TopicPartition, int] = {}
+        self._failures: dict[TopicPartition, tuple[int, str]] = {}
+        self._lock = threading.Lock()  # for _asked
+        self._asked: dict[TopicPartition, _Asked] = {}
         self._doubts: dict[TopicPartition, tuple[LeaderPartition, HandOver]] = {}
         self.stats = HandOverStats()
         self.thread = Periodic(
@@ -123,6 +142,23 @@ class HandOvers:
             failure="The lead of partitions that move could not be handed over.",
         )
         followers.listen(self._told)
+
+    def ask(self, topic_partition: TopicPartition, to: int, *, within_s: float) -> Future[None]:
+        """Hand over a partition to a broker that is in sync, as soon as it can be. Thread-safe.
+
+        The future raises NotLeaderError if it is not led here, BrokerUnavailableError if it could
+        not be handed over in time, or is to go to another broker by now.
+        """
+        asked = _Asked(to, self._clock.monotonic() + within_s, Future())
+        with self._lock:
+            before = self._asked.get(topic_partition)
+            self._asked[topic_partition] = asked
+        if before is not None:
+            before.done.set_exception(
+                BrokerUnavailableError(f"{topic_partition} is to go to broker {to} now.")
+            )
+        self.thread.wake()
+        return asked.done
 
     def end_waiting(self) -> None:
         """Begin no other hand-over, and have requests wait for none."""
@@ -159,7 +195,56 @@ class HandOvers:
             elif self._is_due(follower) and self._may_begin():
                 self._try_or_warn(follower)
         self._followers.forget_handed_over()
+        self._try_asked()
+        if self._asked:
+            return _ASKED_EVERY_S
         return _DOUBT_EVERY_S if self._doubts else _LOOK_EVERY_S
+
+    def _try_asked(self) -> None:
+        with self._lock:
+            asked = list(self._asked.items())
+        if not asked:
+            return
+        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(asked)), "hand-over") as executor:
+            list(executor.map(self._try_one_asked, asked))
+
+    def _try_one_asked(self, entry: tuple[TopicPartition, _Asked]) -> None:
+        topic_partition, asked = entry
+        led, why = self._replica_manager.find(topic_partition), None
+        if led is not None:
+            follower = self._followers.find(led, asked.to)
+            if follower is None or follower.copy.since_us or not follower.is_ready:
+                why = f"broker {asked.to} does not follow closely"
+            elif self._clock.monotonic() >= self._not_before.get(topic_partition, -1.0):
+                if self._may_begin():
+                    self._try_or_warn(follower)
+                why = self._failures.get(topic_partition, (0, "this broker is stopping"))[1]
+            if self._replica_manager.find(topic_partition) is led:
+                self._put_off(topic_partition, asked, why or "it is tried again after a pause")
+            elif self._is_over(topic_partition, asked):
+                asked.done.set_result(None)
+        elif self._is_over(topic_partition, asked):
+            asked.done.set_exception(
+                NotLeaderError(f"Broker {self._broker_id} does not lead {topic_partition}.")
+            )
+
+    def _put_off(self, topic_partition: TopicPartition, asked: _Asked, why: str) -> None:
+        if self._clock.monotonic() < asked.until and not self.thread.stopping.is_set():
+            return
+        if self._is_over(topic_partition, asked):
+            asked.done.set_exception(
+                BrokerUnavailableError(
+                    f"Broker {asked.to} did not become the leader of {topic_partition}: {why}."
+                )
+            )
+
+    def _is_over(self, topic_partition: TopicPartition, asked: _Asked) -> bool:
+        """Forgets what was asked for, of which the outcome is known; False if it was replaced."""
+        with self._lock:
+            is_that = self._asked.get(topic_partition) is asked
+            if is_that:
+                del self._asked[topic_partition]
+            return is_that
 
     def _stands(self, follower: Follower) -> bool:
         """True if the partition is still led as the follower has it, and moves to that broker or
@@ -256,9 +341,9 @@ class HandOvers:
         log = led.log
 
         def is_whole(copy: Copy) -> bool:
-            return (copy.log_id, copy.since_us) == (lead.log_id, lead.since_us) and copy.has(
-                lead.end, log.staging.replica_state()
-            )
+            return (copy.log_id, copy.since_us) == (
+                lead.log_id, lead.since_us or 0,
+            ) and copy.has(lead.end, log.staging.replica_state())  # fmt: skip
 
         self._changed(lead.topic_partition)  # the follower may be waiting for something to come
         copy = self._followers.wait_for(led, lead.to, is_whole, timeout_s=_LONGEST_PAUSE_S)
@@ -294,7 +379,7 @@ class HandOvers:
             to=copy.broker_id,
             log_id=copy.log_id,
             end=end,
-            since_us=copy.since_us,
+            since_us=copy.since_us or None,
             old_log_id=led.log.log_id or "",
         )
 
@@ -326,7 +411,7 @@ class HandOvers:
                 "metadata and ask its leader."
             ),
         )
-        self._replica_manager.let_go(topic_partition, led)
+        self._replica_manager.let_go(topic_partition, led, follows=lead.since_us is None)
         if self._replica_manager.find(topic_partition) is None:  # else it came back meanwhile
             self._followers.hand_over(topic_partition, lead.topic_id, lead.to)
         self._not_before.pop(topic_partition, None)
@@ -346,7 +431,8 @@ class HandOvers:
             why,
             extra=fields_about(topic_partition),
         )
-        failures = self._failures[topic_partition] = self._failures.get(topic_partition, 0) + 1
+        failures = self._failures.get(topic_partition, (0, ""))[0] + 1
+        self._failures[topic_partition] = failures, why
         self._not_before[topic_partition] = self._clock.monotonic() + _RETRY.pause_s(failures)
 
 

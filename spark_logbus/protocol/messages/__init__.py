@@ -11,6 +11,7 @@ handler in a module of ``broker/handlers``; a row in ``docs/formats/protocol.md`
 from spark_logbus.protocol.messages.api import *
 from spark_logbus.protocol.messages.append import *
 from spark_logbus.protocol.messages.connection import *
+from spark_logbus.protocol.messages.elections import *
 from spark_logbus.protocol.messages.error import *
 from spark_logbus.protocol.messages.fetch import *
 from spark_logbus.protocol.messages.metadata import *

@@ -44,6 +44,7 @@ class Api(enum.IntEnum):
     DISCARD = 14
     REPLICATE = 15
     MOVE = 16
+    ELECT = 17
 
 
 class Message(msgspec.Struct, omit_defaults=True):

@@ -98,12 +98,6 @@ def test_several_topics_with_units_as_people_write_them(command: Command) -> Non
         (["x", "--config", "retention.ms=soon"], "retention.ms to 'soon'; set it to"),
         (["x", "--config", "retention.ms=7 fortnights"], "retention.ms to '7 fortnights'; set it"),
         (["x", "--config", "segment.bytes=64s"], "segment.bytes to '64s'; set it to"),
-        (
-            ["x", "--replicas", "2"],
-            "2 replicas of a partition: each is on a broker of its own, and",
-        ),
-        (["x", "-r", "17"], "17 replicas of a partition; use 1 to 16"),
-        (["x", "-c", "min.insync.replicas=2"], "is 2, and a partition of it has 1 replica"),
     ],
 )
 def test_topics_that_cannot_be_created(command: Command, words: list[str], named: str) -> None:
@@ -120,8 +114,6 @@ def test_topics_that_cannot_be_created(command: Command, words: list[str], named
         ["topics", "create"],
         ["topics", "create", "x", "--partitions", "0"],
         ["topics", "create", "x", "--partitions", "many"],
-        ["topics", "create", "x", "--replicas", "0"],
-        ["topics", "create", "x", "--replicas", "all"],
         ["consume", "x", "--max", "0"],
         ["consume", "x", "--max", "-1"],
         ["groups", "rewind", "g", "--to-offset", "-5"],

@@ -63,6 +63,7 @@ def test_api_numbers_never_change() -> None:
         "DISCARD": 14,
         "REPLICATE": 15,
         "MOVE": 16,
+        "ELECT": 17,
     }
     assert set(APIS) == set(Api)
 
@@ -85,6 +86,7 @@ def test_every_api_but_the_handshake_needs_a_right() -> None:
         ),
         Api.REPLICATE: (Operation.READ, Resource.CLUSTER),
         Api.MOVE: (Operation.ALTER, Resource.CLUSTER),
+        Api.ELECT: (Operation.ALTER, Resource.CLUSTER),
     }
 
 
@@ -101,6 +103,7 @@ def test_what_a_request_lists_is_declared_as_its_entries() -> None:
         **dict.fromkeys((Api.METADATA, Api.DECIDE), "topics"),
         **dict.fromkeys((Api.APPEND, Api.FETCH, Api.LIST_OFFSETS, Api.SPLIT_RANGE), "partitions"),
         **dict.fromkeys((Api.STAGE, Api.PREPARE, Api.PUBLISH, Api.REPLICATE), "partitions"),
+        Api.ELECT: "partitions",
         Api.MOVE: "moves",
     }
 
@@ -125,7 +128,7 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
 
 
 def test_fields_of_a_newer_peer_are_ignored() -> None:
-    newer = {"name": "t", "partitions": 2, "replicas": [{"deep": {"er": [1, 2.5, None]}}]}
+    newer = {"name": "t", "partitions": 2, "newest": [{"deep": {"er": [1, 2.5, None]}}]}
     assert decode_request(Api.CREATE_TOPIC, pack(newer)) == CreateTopicRequest("t", 2)
     response = OK + pack({"brokers": [], "topics": [], "controller": 5})
     assert decode_response(Api.METADATA, response) == MetadataResponse([], [])

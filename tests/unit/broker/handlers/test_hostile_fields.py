@@ -38,6 +38,7 @@ from spark_logbus.protocol import (
     Decision,
     DeleteTopicRequest,
     DiscardRequest,
+    ElectRequest,
     FetchPartition,
     FetchRequest,
     FollowedPartition,
@@ -130,6 +131,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
     ),
     Api.PUBLISH: (PublishRequest(WRITE, "0", SHARES, "writer"), b""),
     Api.DISCARD: (DiscardRequest(WRITE, 1), b""),
+    Api.ELECT: (ElectRequest("t", [0, 1], TOPIC_ID), b""),
     Api.MOVE: (
         MoveRequest([PartitionMove("t", each, 6, TOPIC_ID, [6, 5]) for each in (0, 1)], 1 << 20),
         b"",

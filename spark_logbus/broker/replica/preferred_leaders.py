@@ -1,0 +1,152 @@
+"""Gives leads to other brokers that are in sync: to preferred leaders, and all when a broker stops.
+
+The first broker to which a partition is assigned is its preferred leader, so that leads are spread
+over the brokers. After a restart it leads nothing: others were elected, or got its leads when it
+stopped. It gets them back when it has been in sync for a while, or when an operator says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
+from typing import Final
+
+from spark_logbus.broker.replica.hand_over import HandOvers
+from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.broker.replica.states import LeaderPartition
+from spark_logbus.clock import Clock
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
+from spark_logbus.errors import BrokerUnavailableError, LogbusError
+from spark_logbus.model import TopicPartition
+from spark_logbus.retry import Deadline
+from spark_logbus.threads import Periodic
+
+logger = logging.getLogger(__name__)
+
+_MOST_PAUSE_S: Final = 10.0
+_LEAST_PAUSE_S: Final = 0.1
+# To hand over one partition takes some tens of milliseconds; what could not be in this time is
+# tried again after the next pause.
+_WITHIN_S: Final = 5.0
+# As many at a time, so that the first of them to be asked for are not given up before their turn.
+_AT_A_TIME: Final = 200
+
+
+class PreferredLeaders:
+    """Looks after the leads of this broker, on a thread of its own; the broker starts and stops
+    ``thread``. Thread-safe.
+
+    ``members`` gives the brokers that are in sync of a partition that is led here, ``topic`` a
+    topic as this broker knows it, and ``live`` the brokers that are registered.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        replica_manager: ReplicaManager,
+        hand_overs: HandOvers,
+        members: Callable[[LeaderPartition], Collection[int]],
+        topic: Callable[[str], TopicRecord | None],
+        live: Callable[[], Collection[int]],
+        clock: Clock,
+        after_ms: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._replica_manager = replica_manager
+        self._hand_overs = hand_overs
+        self._members = members
+        self._topic = topic
+        self._live = live
+        self._clock = clock
+        self._after_s = after_ms / 1000
+        self._since: dict[LeaderPartition, float] = {}  # when its preferred leader was seen in sync
+        self.thread = Periodic(
+            "preferred-leaders",
+            self.look,
+            pause_s=min(_MOST_PAUSE_S, max(_LEAST_PAUSE_S, self._after_s / 5)),
+            failure="Partitions could not be given back to their preferred leaders.",
+        )
+
+    def look(self) -> None:
+        """Gives back what could have been given back for long enough."""
+        now = self._clock.monotonic()
+        due: list[tuple[TopicPartition, int]] = []
+        since: dict[LeaderPartition, float] = {}
+        for led in self._replica_manager.led().values():
+            preferred = self._preferred(led)
+            if preferred is None or preferred not in self._able(led):
+                continue
+            since[led] = self._since.get(led, now)
+            if now - since[led] >= self._after_s and len(due) < _AT_A_TIME:
+                due.append((led.log.topic_partition, preferred))
+        self._since = since
+        for topic_partition, preferred in due:
+            logger.info("%s goes back to broker %d, its preferred leader.",
+                        topic_partition, preferred)  # fmt: skip
+            self._hand_overs.ask(topic_partition, preferred, within_s=_WITHIN_S)
+
+    def elect(self, topic_partition: TopicPartition, topic_id: str | None) -> Future[None] | None:
+        """Gives a partition that is led here to its preferred leader now; None if that is this
+        broker. Raises NotLeaderError, UnknownTopicError, and BrokerUnavailableError if the
+        preferred leader is not in sync."""
+        led = self._replica_manager.leader_of(topic_partition).of_topic(topic_id)
+        preferred = self._preferred(led)
+        if preferred is None:
+            return None
+        able = self._able(led)
+        if preferred not in able:
+            others = ", ".join(map(str, sorted({*able, self._broker_id})))
+            raise BrokerUnavailableError(
+                f"Broker {preferred}, the preferred leader of {topic_partition}, is not in sync or "
+                f"not running; in sync are: {others}. Try again when it has caught up."
+            )
+        return self._hand_overs.ask(topic_partition, preferred, within_s=_WITHIN_S)
+
+    def hand_over_all(self, within_s: float) -> None:
+        """Gives all leads away for which another broker is in sync, as this one stops. What cannot
+        be given away in time is left to an election."""
+        asked = []
+        for led in self._replica_manager.led().values():
+            able = self._able(led)
+            if able:
+                to = next((each for each in self._assigned(led) if each in able), min(able))
+                where = led.log.topic_partition
+                asked.append(self._hand_overs.ask(where, to, within_s=within_s))
+        if not asked:
+            return
+        wait(asked, within_s)
+        done = sum(each.done() and each.exception() is None for each in asked)
+        logger.info("Handed over %d of the %d partitions that others have in sync.",
+                    done, len(asked))  # fmt: skip
+
+    def _assigned(self, led: LeaderPartition) -> list[int]:
+        where = led.log.topic_partition
+        record = self._topic(where.topic)
+        if record is None or record.topic_id != led.log.topic_id:
+            return []
+        return record.partitions.get(where.partition, [])
+
+    def _preferred(self, led: LeaderPartition) -> int | None:
+        """Returns the preferred leader of a partition; None if that is this broker."""
+        assigned = self._assigned(led)
+        return assigned[0] if len(assigned) > 1 and assigned[0] != self._broker_id else None
+
+    def _able(self, led: LeaderPartition) -> set[int]:
+        """Returns the other brokers that may lead a partition."""
+        members = self._members(led)
+        return {*members} & {*self._live()} - {self._broker_id} if len(members) > 1 else set()
+
+
+def outcome(done: Future[None] | None, deadline: Deadline) -> LogbusError | None:
+    """Waits for a hand-over; returns the reason why it was not done, if there is one."""
+    if done is None:
+        return None
+    try:
+        done.result(deadline.remaining_s)
+    except LogbusError as error:
+        return error
+    except TimeoutError:
+        return BrokerUnavailableError("The hand-over was not done in time; it may be done still.")
+    return None

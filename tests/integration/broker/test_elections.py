@@ -1,0 +1,281 @@
+"""Leaders of replicated partitions are killed, stopped and restarted, and others are elected."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from spark_logbus.client import (
+    Admin,
+    ClientConfig,
+    Cluster,
+    Consumer,
+    ConsumerConfig,
+    Producer,
+    ProducerConfig,
+)
+from spark_logbus.coordination import paths
+from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.errors import LogbusError
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.model import Acks, TopicPartition
+from spark_logbus.protocol import (
+    Api,
+    ElectRequest,
+    ElectResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from tests.helpers import wait_until
+from tests.servers.broker import SESSION_MS, connect
+from tests.servers.zookeeper import read
+
+CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
+T0 = TopicPartition("t", 0)
+ALL = (1, 2, 3)
+
+
+class Brokers:
+    """Three broker processes, which the test ends and starts."""
+
+    def __init__(self, directory: Path, zookeeper: str, *, session_ms: int) -> None:
+        self.zookeeper = zookeeper
+        settings = {
+            "broker": {"zookeeper_session_ms": session_ms},
+            "moves": {"reserve_bytes": 0},
+            "replication": {"lag_max_ms": 3_000},
+        }
+        self.processes = {
+            each: BrokerProcess(each, directory / str(each), zookeeper=zookeeper, settings=settings)
+            for each in ALL
+        }
+
+    def start(self, *brokers: int) -> None:
+        for each in brokers:
+            self.processes[each].launch()
+        for each in brokers:
+            self.processes[each].wait_until_ready()
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.running:
+                os.kill(process.pid, signal.SIGCONT)
+            process.kill()
+
+    def signal(self, broker: int, number: signal.Signals) -> None:
+        os.kill(self.processes[broker].pid, number)
+
+    def state(self, where: TopicPartition = T0) -> PartitionState:
+        data = read(self.zookeeper, paths.partition_state(where))
+        return msgspec.json.decode(data, type=PartitionState)
+
+    def wait_until_in_sync(self, *brokers: int, where: TopicPartition = T0) -> PartitionState:
+        def are_in_sync() -> PartitionState | None:
+            state = self.state(where)
+            return state if sorted(state.in_sync) == sorted(brokers) else None
+
+        state = wait_until(are_in_sync, message=f"{brokers} in sync of {where}")
+        assert state is not None
+        return state
+
+    def wait_until_led(
+        self, *, not_by: int | None = None, by: int | None = None, where: TopicPartition = T0
+    ) -> PartitionState:
+        def is_led() -> PartitionState | None:
+            state = self.state(where)
+            is_that = state.leader != not_by and by in (None, state.leader)
+            return state if is_that and self.serves(state.leader, where) else None
+
+        state = wait_until(is_led, message=f"{where} led by {by or f'another than {not_by}'}")
+        assert state is not None
+        return state
+
+    def serves(self, broker: int, where: TopicPartition = T0) -> bool:
+        """Tells if the broker says that it leads the partition, with its ends."""
+        with connect(self.processes[broker]) as wire:
+            request = MetadataRequest([where.topic], ends=True)
+            (topic,) = wire.call(Api.METADATA, request, MetadataResponse).topics
+            (found,) = [each for each in topic.partitions if each.partition == where.partition]
+            return found.leader == broker and found.ends is not None
+
+
+@pytest.fixture
+def brokers(tmp_path: Path, chroot: str, request: pytest.FixtureRequest) -> Iterator[Brokers]:
+    session_ms = getattr(request, "param", SESSION_MS)
+    three = Brokers(tmp_path, chroot, session_ms=session_ms)
+    try:
+        three.start(*ALL)
+        yield three
+    finally:
+        three.stop()
+
+
+@pytest.fixture
+def cluster(brokers: Brokers) -> Iterator[Cluster]:
+    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as cluster:
+        yield cluster
+
+
+def create(brokers: Brokers, cluster: Cluster, *, partitions: int = 1) -> int:
+    """A topic with three replicas, all in sync; returns the leader of its first partition."""
+    Admin(cluster).create_topic("t", partitions=partitions, replicas=3)
+    for each in range(partitions):
+        brokers.wait_until_in_sync(*ALL, where=TopicPartition("t", each))
+    return brokers.wait_until_led().leader
+
+
+def send(cluster: Cluster, numbers: range, *, acks: Acks = Acks.REPLICATED) -> None:
+    with Producer(cluster, ProducerConfig(acks=acks, batch_bytes=2_000)) as producer:
+        futures = [producer.send("t", b"%08d" % each, partition=0) for each in numbers]
+        for future in futures:
+            future.result(60)
+
+
+def numbers(cluster: Cluster, count: int, where: TopicPartition = T0) -> list[int]:
+    found: list[int] = []
+    with Consumer(cluster, ConsumerConfig()) as consumer:
+        consumer.assign([where])
+        consumer.seek(where, "earliest")
+
+        def has_come() -> bool:
+            found.extend(int(each.value) for each in consumer.poll(0.2))
+            return len(found) >= count
+
+        wait_until(has_come, message=f"{count} records")
+    return found
+
+
+def test_another_is_elected_in_the_place_of_a_leader_that_is_killed(
+    brokers: Brokers, cluster: Cluster
+) -> None:
+    """Records that were acknowledged are there, and the old leader comes back as a follower."""
+    leader = create(brokers, cluster)
+    send(cluster, range(1_000))
+    before = brokers.state()
+    brokers.processes[leader].kill()
+    now = brokers.wait_until_led(not_by=leader)
+    assert now.leader_epoch > before.leader_epoch
+    assert leader not in brokers.wait_until_in_sync(*{*ALL} - {leader}).in_sync
+    assert numbers(cluster, 1_000) == [*range(1_000)]
+    send(cluster, range(1_000, 2_000))
+    brokers.start(leader)
+    brokers.wait_until_in_sync(*ALL)
+    assert brokers.state().leader == now.leader
+    assert numbers(cluster, 2_000) == [*range(2_000)]
+
+
+@pytest.mark.parametrize("brokers", [4_000], indirect=True)
+def test_a_leader_that_was_stopped_comes_back_and_is_cut_back(
+    brokers: Brokers, cluster: Cluster
+) -> None:
+    """A leader sleeps beyond its session. What only it had goes, nothing that was replicated."""
+    leader = create(brokers, cluster)
+    send(cluster, range(100))
+    others = {*ALL} - {leader}
+    for each in others:  # for less than their sessions last, so they stay in sync
+        brokers.signal(each, signal.SIGSTOP)
+    send(cluster, range(900, 910), acks=Acks.WRITTEN)  # it may be on its way to them already
+    send(cluster, range(950, 960), acks=Acks.WRITTEN)
+    brokers.signal(leader, signal.SIGSTOP)
+    for each in others:
+        brokers.signal(each, signal.SIGCONT)
+    now = brokers.wait_until_led(not_by=leader)
+    brokers.signal(leader, signal.SIGCONT)
+    send(cluster, range(100, 200))
+    brokers.wait_until_in_sync(*ALL)
+    assert brokers.state().leader == now.leader
+    for each in others:
+        brokers.processes[each].kill()
+    brokers.wait_until_led(by=leader)
+    found = numbers(cluster, 200)
+    assert [each for each in found if each < 900] == [*range(200)]
+    assert not {*found} & {*range(950, 960)}
+
+
+def test_all_brokers_restart_at_once(brokers: Brokers, cluster: Cluster) -> None:
+    create(brokers, cluster, partitions=3)
+    send(cluster, range(500))
+    for process in brokers.processes.values():
+        process.kill()
+    brokers.start(*ALL)
+    brokers.wait_until_led()
+    for each in range(3):
+        brokers.wait_until_in_sync(*ALL, where=TopicPartition("t", each))
+    assert numbers(cluster, 500) == [*range(500)]
+    send(cluster, range(500, 600))
+    assert numbers(cluster, 600) == [*range(600)]
+
+
+def test_a_producer_notices_nothing_of_a_rolling_restart(
+    brokers: Brokers, cluster: Cluster
+) -> None:
+    """Each broker gives its leads away before it stops; nothing fails, is lost or comes twice."""
+    create(brokers, cluster, partitions=3)
+    stopping, sent = threading.Event(), [0, 0, 0]
+    failures: list[LogbusError] = []
+
+    def produce() -> None:
+        config = ProducerConfig(acks=Acks.REPLICATED, linger_ms=0)
+        try:
+            with Producer(cluster, config) as producer:
+                while not stopping.is_set():
+                    futures = [
+                        producer.send("t", b"%08d" % sent[each], partition=each)
+                        for each in range(3)
+                    ]
+                    for each, future in enumerate(futures):
+                        future.result(60)
+                        sent[each] += 1
+        except LogbusError as error:
+            failures.append(error)
+
+    def went_on(before: list[int]) -> bool:
+        return all(now > then for now, then in zip(sent, before, strict=True))
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        for each in ALL:
+            before = list(sent)
+            brokers.processes[each].stop()
+            brokers.start(each)
+            for number in range(3):
+                brokers.wait_until_in_sync(*ALL, where=TopicPartition("t", number))
+            wait_until(partial(went_on, before))
+    finally:
+        stopping.set()
+        thread.join(60)
+    assert failures == []
+    for number in range(3):
+        where = TopicPartition("t", number)
+        assert numbers(cluster, sent[number], where) == [*range(sent[number])]
+
+
+def test_a_partition_goes_back_to_its_preferred_leader_when_that_is_asked_for(
+    brokers: Brokers, cluster: Cluster
+) -> None:
+    preferred = create(brokers, cluster)
+    brokers.processes[preferred].kill()
+    other = brokers.wait_until_led(not_by=preferred).leader
+    with connect(brokers.processes[other]) as wire:
+        (refused,) = wire.call(Api.ELECT, ElectRequest("t", [0]), ElectResponse).results
+    assert refused.error is not None
+    assert f"Broker {preferred}, the preferred leader of t-0, is not in sync" in (
+        refused.error.message
+    )
+    brokers.start(preferred)
+    brokers.wait_until_in_sync(*ALL)
+    send(cluster, range(100))
+    with connect(brokers.processes[other]) as wire:
+        (done,) = wire.call(Api.ELECT, ElectRequest("t", [0]), ElectResponse).results
+    assert (done.error, done.done) == (None, False)
+    assert brokers.wait_until_led(by=preferred).leader == preferred
+    assert brokers.wait_until_in_sync(*ALL).leader == preferred
+    assert numbers(cluster, 100) == [*range(100)]
