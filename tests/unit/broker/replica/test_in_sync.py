@@ -143,10 +143,12 @@ def test_a_member_whose_broker_is_gone_leaves_at_once(leading: Leading) -> None:
     leading.tell(THREE, 1)
     leading.live.discard(THREE)
     seen: list[int] = []
-    leading.states.meanwhile = lambda: (
-        leading.log.advance_high_watermark(),
-        seen.append(leading.watermark),
-    )[0]
+
+    def look() -> None:
+        leading.log.advance_high_watermark()
+        seen.append(leading.watermark)
+
+    leading.states.meanwhile = look
     leading.look()
     assert seen == [1], "ZooKeeper first, then the watermark"
     assert leading.watermark == 3
