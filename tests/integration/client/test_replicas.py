@@ -20,11 +20,12 @@ from spark_logbus.client import (
     ProducerConfig,
     RangeReader,
 )
-from spark_logbus.client.fetch import range_reader
+from spark_logbus.client.mapped_file import mapped
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.protocol import Api, Message
 from spark_logbus.wire.connection import BrokerConnection, PendingResponse
+from spark_logbus.wire.passed_file import PassedFile
 from tests.helpers import frozen, wait_until
 from tests.servers.broker import broker_process
 
@@ -45,7 +46,7 @@ class Replicated:
             Admin(cluster).create_topic("t", partitions=3, replicas=3)
         self.wait_until_in_sync()
 
-    def connect(self, **changes: object) -> Cluster:
+    def connect(self, **changes: Any) -> Cluster:
         return Cluster.from_zookeeper(self.zookeeper, replace(CONFIG, **changes))
 
     def wait_until_in_sync(self) -> None:
@@ -119,7 +120,7 @@ def read(cluster: Cluster, topic_partition: TopicPartition, count: int) -> int:
 
 
 def wait_for_followers(
-    replicated: Replicated, topic_partition: TopicPartition, count: int, **changes: object
+    replicated: Replicated, topic_partition: TopicPartition, count: int, **changes: Any
 ) -> None:
     """Returns when the follower that such a client reads from has heard that all is safe."""
 
@@ -138,7 +139,7 @@ def test_ranges_are_read_from_the_replica_in_the_rack(
     replicated.produce(1_000)
     leader = replicated.leader()
     other = next(number for number in (1, 2, 3) if number != leader)
-    there = {"rack": f"r{other}", "local_sockets": False}
+    there: dict[str, Any] = {"rack": f"r{other}", "local_sockets": False}
     wait_for_followers(replicated, T0, 1_000, **there)
     with replicated.connect(**there) as cluster:
         cluster.leader(T0, cluster.retry_deadline())
@@ -160,13 +161,12 @@ def test_files_of_a_follower_on_this_machine_are_mapped(
     replicated.produce(300, topic_partition=far, size_bytes=10_000)
     wait_for_followers(replicated, far, 300)
     mapped_bytes: list[int] = []
-    mapped = range_reader.mapped
 
-    def noted(file: object, position: int, length: int) -> memoryview:
+    def noted(file: PassedFile, position: int, length: int) -> memoryview:
         mapped_bytes.append(length)
-        return mapped(file, position, length)  # type: ignore[arg-type]
+        return mapped(file, position, length)
 
-    monkeypatch.setattr(range_reader, "mapped", noted)
+    monkeypatch.setattr("spark_logbus.client.fetch.range_reader.mapped", noted)
     with replicated.connect() as cluster:
         fetched_from.clear()
         assert read(cluster, far, 300) == 300
