@@ -42,7 +42,7 @@ class Passes:
             self.mapped += 1
             return view
 
-        range_reader.mapped = noted
+        range_reader.mapped = noted  # type: ignore[attr-defined]  # which it imports
 
     def check(self, batches: Iterable[FetchedBatch]) -> None:
         """Compares record batches, from the first offset to the last."""

@@ -57,7 +57,7 @@ def test_a_topic_from_creation_to_deletion(command: Command) -> None:
     again = command("topics", "create", "t1", "--partitions", "5", "--if-not-exists")
     assert again.out == "Topic t1 is ready with 3 partitions.\n"  # not with 5
     listed = command("topics", "list").out
-    assert re.search(r"t1 +3 +0 +0 +0\n", listed)
+    assert re.search(r"t1 +3 +1 +0 +0 +0\n", listed)
     assert re.match(r"TOPIC +PARTITIONS  OFFSETS +SIZE-BYTES  OFFLINE\n", listed)  # not records
     described = command("topics", "describe", "t1").out
     assert len(re.findall(r"t1 +\d +[12] +127\.0\.0\.1:\d+ +0 +0 +0 +ok\n", described)) == 3
