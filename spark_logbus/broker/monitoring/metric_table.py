@@ -206,6 +206,17 @@ METRICS: tuple[Metric, ...] = (
     Metric("in_sync_joined", _COUNTER,
            "Replicas that were taken into in-sync sets, as they had all that was acknowledged.",
            (), _one(lambda s: s.in_sync.stats.joined.value)),
+    Metric("elections", _COUNTER,
+           "Elections that made this broker the leader of a partition whose leader was gone.", (),
+           _one(lambda s: s.replica_manager.elections.won.value)),
+    Metric("elections_lost", _COUNTER,
+           "Elections in which this broker tried to lead a partition, and another broker or "
+           "ZooKeeper was faster.",
+           (), _one(lambda s: s.replica_manager.elections.lost.value)),
+    Metric("election_seconds", _HISTOGRAM,
+           "How long partitions had no leader before this broker was elected, from when it knew of "
+           "that.",
+           (), _one(lambda s: s.replica_manager.elections.times.read())),
     # -- topics
     _topic_in("topic_bytes_in", "Bytes of record batches that were appended.",
               lambda log: log.appended.size_bytes),

@@ -6,7 +6,7 @@ import errno
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -65,6 +65,8 @@ class Topics:
         self.looks = 0
         self.failures: list[LogbusError] = []
         self.epochs: dict[TopicPartition, int] = {}
+        self.leader = 1
+        self.elected: list[tuple[TopicPartition, Collection[int]]] = []
         self.before_lead: Callable[[], None] = lambda: None
         self.asked = threading.Event()
         self.answering = threading.Event()
@@ -94,7 +96,7 @@ class Topics:
     def states(self, topic: str) -> dict[int, PartitionState]:
         return {
             topic_partition.partition: PartitionState(
-                1, epoch, [1], end=_end(self.known.get(topic_partition))
+                self.leader, epoch, [1], end=_end(self.known.get(topic_partition))
             )
             for topic_partition, epoch in self.epochs.copy().items()
             if topic_partition.topic == topic
@@ -135,6 +137,15 @@ class Topics:
             self.epochs[claim.topic_partition] = epoch
             state = PartitionState(broker_id, epoch, [broker_id], claim.end)
             found[claim.topic_partition] = self.known[claim.topic_partition] = state
+        return found
+
+    def elect_all(
+        self, claims: Sequence[LeadershipClaim], *, broker_id: int, live: Collection[int]
+    ) -> dict[TopicPartition, LeadResult]:
+        found = self.lead_all(claims, broker_id=broker_id)
+        self.elected += [
+            (where, {*live}) for where, state in found.items() if isinstance(state, PartitionState)
+        ]
         return found
 
     def refuse(

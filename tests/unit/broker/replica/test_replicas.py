@@ -1,0 +1,199 @@
+"""Partitions with several replicas: followed, led and left, as their states in ZooKeeper say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.broker.metadata_cache import TopicsImage
+from spark_logbus.broker.replica import following as following_module
+from spark_logbus.broker.replica import manager as manager_module
+from spark_logbus.broker.replica.states import ReplicaState
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
+from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.errors import CoordinationError, NotLeaderError
+from spark_logbus.model import TopicPartition
+from spark_logbus.retry import Backoff
+from tests.fakes.broker_parts import T0, logs_in, record_batch
+from tests.fakes.log_directory import ensure_one
+from tests.helpers import wait_until
+from tests.unit.broker.replica.test_manager import OLD, Following
+
+
+class Replicated(Following):
+    """Broker 1 of three, to which all partitions of topic t are assigned."""
+
+    def tell_assigned(self, *partitions: list[int], topic_id: str = OLD) -> None:
+        record = TopicRecord("t", topic_id, dict(enumerate(partitions)), {})
+        self.topics.records = {"t": record}
+        self.replica_manager.update(TopicsImage({"t": record}, self.session_id))
+
+    def tell_state(self, state: PartitionState, where: TopicPartition = T0) -> None:
+        self.topics.known[where] = state
+        self.topics.epochs[where] = state.leader_epoch
+        self.replica_manager.states_changed({"t"})
+
+    def live(self, *brokers: int) -> None:
+        self.replica_manager.brokers_changed(brokers)
+
+    def log_id(self) -> str:
+        log = self.logs.directory.get(T0)
+        assert log is not None
+        return log.log_id or ""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replicated]:
+    monkeypatch.setattr(manager_module, "_RETRY", Backoff(first_ms=10, max_ms=20))
+    monkeypatch.setattr(following_module, "_ASSIGNED_RETRY", Backoff(first_ms=5, max_ms=10))
+    with logs_in(tmp_path / "data") as logs:
+        world = Replicated(logs)
+        world.live(1, 2, 3)
+        yield world
+        world.stop()
+
+
+def led_by(leader: int, epoch: int, *in_sync: int) -> PartitionState:
+    return PartitionState(leader, epoch, list(in_sync), end=0)
+
+
+def test_the_first_broker_leads_what_was_never_led(here: Replicated) -> None:
+    here.tell_assigned([1, 2, 3])
+    wait_until(here.leads)
+    assert here.replica_manager.leader_of(T0).leader_epoch == 0
+
+
+def test_the_next_leads_what_was_never_led_when_the_first_is_gone(here: Replicated) -> None:
+    here.tell_assigned([2, 1, 3])
+    wait_until(lambda: here.topics.looks)
+    assert not here.leads()
+    here.live(1, 3)
+    wait_until(here.leads)
+
+
+def test_what_another_leads_is_followed(here: Replicated) -> None:
+    here.topics.known[T0] = led_by(2, 5, 2)
+    here.tell_assigned([1, 2, 3])
+    wait_until(lambda: here.state() is ReplicaState.FOLLOWING)
+    with pytest.raises(NotLeaderError):
+        here.replica_manager.leader_of(T0)
+    assert here.topics.asked.is_set() is False, "it has claimed nothing"
+
+
+def test_who_is_in_sync_is_elected_when_the_leader_is_gone(here: Replicated) -> None:
+    here.topics.known[T0] = led_by(2, 5, 1, 2)
+    here.topics.epochs[T0] = 5
+    here.tell_assigned([2, 1, 3])
+    wait_until(lambda: here.state() is ReplicaState.FOLLOWING)
+    here.live(1, 3)
+    wait_until(here.leads)
+    assert here.topics.elected == [(T0, {1, 3})]
+    assert here.replica_manager.leader_of(T0).leader_epoch == 6
+    assert here.promises_ended == [2], "what it prepared is to be prepared anew"
+    assert here.replica_manager.elections.won.value == 1
+    assert not here.following.has(T0)
+
+
+def test_who_is_not_in_sync_is_not_elected(here: Replicated) -> None:
+    here.topics.known[T0] = led_by(2, 5, 2, 3)
+    here.tell_assigned([2, 1, 3])
+    wait_until(lambda: here.state() is ReplicaState.FOLLOWING)
+    here.live(1)
+    here.tell_state(led_by(2, 5, 2))
+    wait_until(lambda: here.topics.looks >= 2)
+    assert not here.leads()
+    assert here.topics.elected == []
+
+
+def test_one_that_was_not_elected_follows_on(here: Replicated) -> None:
+    here.topics.known[T0] = led_by(2, 5, 1, 2, 3)
+    here.tell_assigned([2, 1, 3])
+    wait_until(lambda: here.state() is ReplicaState.FOLLOWING)
+    here.topics.failures = [NotLeaderError("Broker 3 was faster.")]
+    here.live(1, 3)
+    wait_until(lambda: here.replica_manager.elections.lost.value)
+    here.tell_state(led_by(3, 6, 1, 3))
+    wait_until(lambda: here.following.has(T0))
+    assert not here.leads()
+
+
+def test_an_election_without_zookeeper_is_tried_again(here: Replicated) -> None:
+    here.topics.known[T0] = led_by(2, 5, 1, 2)
+    here.tell_assigned([2, 1, 3])
+    wait_until(lambda: here.state() is ReplicaState.FOLLOWING)
+    here.topics.failures = [CoordinationError("away")]
+
+    def leads_a_second_later() -> bool:
+        here.logs.clock.advance(1)
+        here.live(1, 3)
+        return here.leads()
+
+    wait_until(leads_a_second_later)
+    assert here.topics.failures == []
+
+
+def test_a_leader_steps_down_when_another_leads(here: Replicated) -> None:
+    here.tell_assigned([1, 2, 3])
+    wait_until(here.leads)
+    led = here.replica_manager.leader_of(T0)
+    here.moved.clear()
+    here.tell_state(led_by(2, 1, 1, 2))
+    wait_until(lambda: here.state() is ReplicaState.FOLLOWING)
+    wait_until(lambda: here.following.has(T0))
+    assert T0 in here.moved, "who waits for its records has to learn of it"
+    with pytest.raises(NotLeaderError, match=r"broker 2 does, in epoch 1"):
+        led.log.append_as_leader(record_batch(), leader_epoch=led.leader_epoch)
+    here.tell_state(led_by(1, 2, 1, 2))
+    wait_until(here.leads)
+    again = here.replica_manager.leader_of(T0)
+    assert again.leader_epoch == 3
+    again.log.append_as_leader(record_batch(), leader_epoch=3)
+
+
+def test_old_news_deposes_nobody(here: Replicated) -> None:
+    here.topics.epochs[T0] = 5
+    here.tell_assigned([1, 2, 3])
+    wait_until(here.leads)
+    looks = here.topics.looks
+    here.tell_state(led_by(2, 5, 1, 2))
+    wait_until(lambda: here.topics.looks > looks)
+    here.tell_state(led_by(2, 5, 2))
+    wait_until(lambda: here.topics.looks > looks + 1)
+    assert here.leads()
+
+
+def test_a_leader_that_slept_steps_down_before_it_goes_on(here: Replicated) -> None:
+    """A broker learns of the election in its new session, before it has its lease again."""
+    here.tell_assigned([1, 2, 3])
+    wait_until(here.leads)
+    led = here.replica_manager.leader_of(T0)
+    here.topics.known[T0] = led_by(2, 4, 1, 2)
+    here.topics.epochs[T0], here.topics.leader = 4, 2
+    here.replica_manager.check_epochs()
+    assert not here.leads()
+    with pytest.raises(NotLeaderError):
+        led.log.append_as_leader(record_batch(), leader_epoch=led.leader_epoch)
+    wait_until(lambda: here.following.has(T0))
+
+
+def test_a_topic_with_one_replica_is_not_read_again(here: Replicated) -> None:
+    here.tell_assigned([1])
+    wait_until(here.leads)
+    looks = here.topics.looks
+    here.replica_manager.states_changed({"t"})
+    here.tell_assigned([1], [1])
+    wait_until(lambda: here.replica_manager.find(TopicPartition("t", 1)) is not None)
+    assert here.topics.looks == looks + 1, "for the new partition alone"
+
+
+def test_the_watermark_rests_while_another_may_lead(here: Replicated) -> None:
+    """A follower that is to be elected does not take its own log for replicated."""
+    log = ensure_one(here.logs.directory, T0, topic_id=OLD, config={})
+    log.append_as_leader(record_batch(3), leader_epoch=0)
+    here.topics.known[T0] = led_by(2, 5, 1, 2)
+    here.tell_assigned([2, 1, 3])
+    wait_until(lambda: here.state() is ReplicaState.FOLLOWING)
+    here.following.release(T0)
+    assert here.watermarks(T0, 10) == 0
