@@ -8,6 +8,8 @@ when it may be deleted: the broker, by what ZooKeeper knows of the partition the
 from __future__ import annotations
 
 import logging
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,8 +18,10 @@ from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.checksummed_file import checksummed_file, read_checksummed_file
 from spark_logbus.log.disk.filesystem import (
+    FULL,
     FileSystem,
     remove_tree,
+    storage_error,
     storage_errors,
     write_atomically,
 )
@@ -64,25 +68,46 @@ class MovedLogs:
         self._path = path
         self._files = files
         self._directories = directories
+        self._lock = threading.Lock()
+        #: Extents whose notes found no room, by directory: the disk gets room by the deletion of
+        #: just these logs.
+        self._not_noted: dict[Path, Extent] = {}
 
     def set_aside(self, log: PartitionLog) -> MovedLog:
         """Stops a log and gives its directory another name. Raises StorageError, after which it is
         stopped at most, and may be set aside by another call."""
         log.stop(_moved(log))
         extent = Extent.of(log)
-        path = log.directory / names.MOVED
-        with storage_errors("write", path):
-            write_atomically(self._files, path, checksummed_file(_TITLE, map(str, extent)))
-        directory = self._directories.move_away(log, _moved(log), names.moved_directory)
+        is_noted = self._note(log.directory, extent)
+        with self._lock:
+            directory = self._directories.move_away(log, _moved(log), names.moved_directory)
+            if not is_noted:
+                self._not_noted[directory] = extent
         return MovedLog(
             log.topic_partition, log.topic_id, directory, extent, log.log_id or "", log.is_copy
         )
 
+    def _note(self, directory: Path, extent: Extent) -> bool:
+        """Writes down how far a log reaches; returns False where its disk is full."""
+        path = directory / names.MOVED
+        try:
+            write_atomically(self._files, path, checksummed_file(_TITLE, map(str, extent)))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise storage_error("write", path, error) from error
+            return False
+        return True
+
     def find(self) -> list[MovedLog]:
         """Returns the logs that are set aside, by name. Raises StorageError."""
-        with storage_errors("list the data directory", self._path):
-            found = sorted(filter(names.is_moved_directory, self._files.names(self._path)))
-        logs = [self._read(self._path / name) for name in found]
+        with self._lock:
+            with storage_errors("list the data directory", self._path):
+                found = sorted(filter(names.is_moved_directory, self._files.names(self._path)))
+            for directory, extent in [*self._not_noted.items()]:
+                with suppress(StorageError):  # noted at the next look
+                    if self._note(directory, extent):
+                        del self._not_noted[directory]
+            logs = [self._read(self._path / name) for name in found]
         return [log for log in logs if log is not None]
 
     def _read(self, directory: Path) -> MovedLog | None:
@@ -96,7 +121,7 @@ class MovedLogs:
             return None
         if metadata is None:
             return None
-        extent = None
+        extent = self._not_noted.get(directory)
         if lines is not None and len(lines) == 2:
             extent = Extent(*map(int, lines))
         return MovedLog(
@@ -120,6 +145,8 @@ class MovedLogs:
             self._files.rename(log.directory, target)
             self._files.sync_directory(self._path)
             remove_tree(self._files, target)
+        with self._lock:
+            self._not_noted.pop(log.directory, None)
 
 
 def _moved(log: PartitionLog) -> LogbusError:

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from spark_logbus.errors import StorageError
 from spark_logbus.log.disk import names
@@ -234,6 +234,8 @@ def _copy_range(source: int, target: int, length: int, source_at: int, target_at
     return os.pwrite(target, data, target_at) if data else 0
 
 
+#: Numbers of errors that say that the disk, or the user's part of it, is full.
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _WANTS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _REMEDIES = {
     errno.ENOSPC: "free space on that disk; appends resume by themselves",

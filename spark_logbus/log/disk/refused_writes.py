@@ -21,6 +21,7 @@ from typing import Final
 
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import (
+    FULL,
     FileSystem,
     is_for_want_of_descriptors,
     remedy_for,
@@ -68,7 +69,7 @@ class RefusedWrites:
         """Note that a write of ``size_bytes`` was refused at the monotonic time ``now``."""
         if is_for_want_of_descriptors(error):
             return  # it is no disk's doing
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             self._full_at = now
         with self._lock:
             known = self._refusals.get(directory)

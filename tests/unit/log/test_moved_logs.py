@@ -82,6 +82,34 @@ def test_a_log_whose_note_is_damaged_does_not_say_how_far_it_reaches(
     assert len(directories(broker)) == 1
 
 
+@pytest.mark.parametrize("becomes_free", [False, True])
+def test_a_log_on_a_full_disk_is_set_aside_as_well(broker: Broker, *, becomes_free: bool) -> None:
+    """Else nothing would make room on the disk. How far the log reaches is noted when there is
+    some."""
+    assert isinstance(broker.files, SimulatedDisk)
+    broker.files.capacity = broker.files.used()
+    moved = broker.directory.set_aside_moved(TP, topic_id=TOPIC_ID)
+    assert moved is not None
+    assert broker.directory.moved.find() == [moved]
+    assert not broker.files.exists(moved.directory / names.MOVED)
+    if becomes_free:
+        broker.files.capacity = None
+        assert broker.directory.moved.find() == [moved]
+        broker.restart()
+        assert broker.directory.moved.find() == [moved]
+    broker.directory.moved.delete(moved)
+    assert directories(broker) == set()
+
+
+def test_a_log_of_which_nothing_could_be_noted_before_the_end_is_kept(broker: Broker) -> None:
+    assert isinstance(broker.files, SimulatedDisk)
+    broker.files.capacity = broker.files.used()
+    moved = broker.directory.set_aside_moved(TP, topic_id=TOPIC_ID)
+    assert moved is not None
+    broker.restart()
+    assert broker.directory.moved.find() == [moved._replace(extent=None)]
+
+
 @pytest.mark.parametrize("deletes", [False, True])
 def test_the_power_is_cut_at_every_operation(deletes: bool) -> None:
     """Each time the records are in one of the two places, as a whole; deleted, perhaps in none."""
