@@ -28,6 +28,7 @@ from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import (
+    ConfigError,
     InvalidRequestError,
     LogbusError,
     NotEnoughReplicasError,
@@ -38,10 +39,10 @@ from spark_logbus.errors import (
 from spark_logbus.metrics import Counter
 from spark_logbus.model import TopicPartition
 from spark_logbus.threads import Periodic
+from spark_logbus.topic_replication import MIN_IN_SYNC, TopicReplication
 
 logger = logging.getLogger(__name__)
 
-MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 # Passes over all partitions in the time after which a follower counts as lagging.
 _LOOKS: Final = 4
 _MOST_PAUSE_S: Final = 2.5
@@ -206,7 +207,7 @@ class InSync:
             raise NotEnoughReplicasError(
                 f"Of {led.log.topic_partition} {len(members.in_sync)} replicas are in sync (on the "
                 f"brokers {', '.join(map(str, members.in_sync))}), fewer than "
-                f"min.insync.replicas, {members.least}: nothing was written. Try again when its "
+                f"{MIN_IN_SYNC}, {members.least}: nothing was written. Try again when its "
                 "other brokers are back."
             )
 
@@ -369,11 +370,8 @@ def _targets(record: TopicRecord, partition: int) -> Collection[int]:
 
 def _least(record: TopicRecord, replicas: int) -> int:
     """Number of replicas that have to be in sync for an append that is to be replicated."""
-    text = record.config.get(MIN_INSYNC_REPLICAS)
-    default = 2 if replicas >= 3 else 1
-    if text is None:
-        return default
     try:
-        return max(1, min(int(text), replicas))
-    except ValueError:
-        return default
+        replication = TopicReplication.from_topic_config(record.config)
+    except ConfigError:  # written by hand, past all checks
+        replication = TopicReplication()
+    return replication.least_in_sync(replicas)

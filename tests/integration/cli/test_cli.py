@@ -58,7 +58,9 @@ def test_a_topic_from_creation_to_deletion(command: Command) -> None:
     assert again.out == "Topic t1 is ready with 3 partitions.\n"  # not with 5
     listed = command("topics", "list").out
     assert re.search(r"t1 +3 +1 +0 +0 +0\n", listed)
-    assert re.match(r"TOPIC +PARTITIONS  OFFSETS +SIZE-BYTES  OFFLINE\n", listed)  # not records
+    assert re.match(
+        r"TOPIC +PARTITIONS  REPLICAS  OFFSETS +SIZE-BYTES  OFFLINE\n", listed
+    )  # not records
     described = command("topics", "describe", "t1").out
     assert len(re.findall(r"t1 +\d +[12] +127\.0\.0\.1:\d+ +0 +0 +0 +ok\n", described)) == 3
     assert re.search(r"t1 +retention.ms +-1 +none +topic\n", described)
@@ -98,6 +100,9 @@ def test_several_topics_with_units_as_people_write_them(command: Command) -> Non
         (["x", "--config", "retention.ms=soon"], "retention.ms to 'soon'; set it to"),
         (["x", "--config", "retention.ms=7 fortnights"], "retention.ms to '7 fortnights'; set it"),
         (["x", "--config", "segment.bytes=64s"], "segment.bytes to '64s'; set it to"),
+        (["x", "--replicas", "16"], "16 replicas of a partition: each is on a broker of its own"),
+        (["x", "-r", "17"], "17 replicas of a partition; use 1 to 16"),
+        (["x", "-c", "min.insync.replicas=2"], "is 2, and a partition of it has 1 replica"),
     ],
 )
 def test_topics_that_cannot_be_created(command: Command, words: list[str], named: str) -> None:
@@ -114,6 +119,8 @@ def test_topics_that_cannot_be_created(command: Command, words: list[str], named
         ["topics", "create"],
         ["topics", "create", "x", "--partitions", "0"],
         ["topics", "create", "x", "--partitions", "many"],
+        ["topics", "create", "x", "--replicas", "0"],
+        ["topics", "create", "x", "--replicas", "all"],
         ["consume", "x", "--max", "0"],
         ["consume", "x", "--max", "-1"],
         ["groups", "rewind", "g", "--to-offset", "-5"],
