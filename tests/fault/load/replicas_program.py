@@ -34,6 +34,7 @@ TOPIC: Final = "t"
 COPY: Final = "copy"
 _PARTITIONS: Final = 4
 _FIRST_PROBER: Final = 10
+_OF_COPIES: Final = 3  # rounds of a short run
 
 logger = logging.getLogger("tests.fault.load.replicas_program")
 
@@ -75,9 +76,10 @@ def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: 
 
 def _faults(rounds: int, seed: int, replicas: int) -> Sequence[Fault]:
     """Chooses faults, each as often as the others; a few are those that differ most."""
-    known = [*WITH_COPIES, *FAULTS] if replicas > 1 else [*FAULTS]
+    known = [*FAULTS, *WITH_COPIES] if replicas > 1 else [*FAULTS]
     if rounds < len(known):
-        return known[:rounds]
+        of_copies = WITH_COPIES[:_OF_COPIES] if replicas > 1 else []
+        return [*FAULTS[: rounds - len(of_copies)], *of_copies]
     chance = random.Random(seed)
     chosen: list[Fault] = []
     while len(chosen) < rounds:
