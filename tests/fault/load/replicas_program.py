@@ -26,7 +26,6 @@ from tests.fault.load.compacted import KEYED
 from tests.fault.load.copying import Copying, check_copy
 from tests.fault.load.failovers import Prober, told
 from tests.fault.load.load import loaded
-from tests.fault.load.records import replicated
 from tests.fault.load.replicas import FAULTS, WITH_COPIES, Fault, Rounds, states_of
 from tests.servers.spark import spark_session
 
@@ -46,9 +45,8 @@ def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: 
         spark = stack.enter_context(_spark()) if with_spark else None
         cluster = stack.enter_context(machines.connect())
         states = stack.enter_context(states_of(machines))
-        copies = replicated(replicas)
-        Admin(cluster).create_topic(TOPIC, partitions=_PARTITIONS, **copies)
-        Admin(cluster).create_topic(COPY, partitions=2, **copies)
+        Admin(cluster).create_topic(TOPIC, partitions=_PARTITIONS, replicas=replicas)
+        Admin(cluster).create_topic(COPY, partitions=2, replicas=replicas)
         partitions = [TopicPartition(TOPIC, number) for number in range(_PARTITIONS)]
         copied = [TopicPartition(COPY, number) for number in range(2)] if spark else []
         probers = [Prober(_FIRST_PROBER + where.partition, cluster, where) for where in partitions]
