@@ -175,7 +175,9 @@ class Following:
         if followed is not None:
             self._stop_copying(followed)
             topic_id = followed.wanted.topic_id if followed.is_copy else topic_id
-        if wanted is not None and len(wanted.brokers) > 1:
+        if wanted is None and followed is None:
+            pass  # whoever leads it has its rule
+        elif wanted is not None and len(wanted.brokers) > 1:
             self._watermarks.hold(topic_partition)
         else:
             self._watermarks.lead(topic_partition)
