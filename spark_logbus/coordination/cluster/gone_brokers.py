@@ -47,12 +47,13 @@ def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBro
             "expired, after zookeeper_session_ms."
         )
     topics = TopicRegistry(session).all().values()
-    led = [
-        TopicPartition(record.name, partition)
+    assigned = {
+        TopicPartition(record.name, partition): brokers
         for record in topics
         for partition, brokers in record.partitions.items()
         if broker_id in brokers
-    ]
+    }
+    led = [where for where, brokers in assigned.items() if brokers == [broker_id]]
     coming = [
         TopicPartition(record.name, partition)
         for record in topics
@@ -66,6 +67,12 @@ def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBro
             "empty directory, and give up what is lost (logbus topics give-up); while that runs, "
             f"all it has can be moved away (logbus cluster drain {broker_id}), or some of it "
             "(logbus topics move). Or delete these topics (logbus topics delete)."
+        )
+    if assigned:
+        raise InvalidRequestError(
+            f"Broker {broker_id} is to keep replicas of {_some(assigned)}, which others have too. "
+            "Start a broker with its id: in an empty directory it copies them. Or give these "
+            "partitions to other brokers first (logbus topics move)."
         )
     if coming:
         raise InvalidRequestError(

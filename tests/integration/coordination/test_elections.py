@@ -13,6 +13,7 @@ import pytest
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.gone_brokers import forget_broker
 from spark_logbus.coordination.cluster.moves import HandOver, MoveEndedError, PartitionMoves
 from spark_logbus.coordination.cluster.partition_states import (
     MAX_CLAIMS,
@@ -373,6 +374,18 @@ class TestElections:
         assert list(found) == [each.topic_partition for each in claims]
         assert [sent.count(size) for size in (64, 32, 16, 8, 4, 2)] == [1, 2, 2, 2, 2, 2]
         assert sent.count(1) > 2
+
+
+def test_a_broker_that_is_to_keep_replicas_is_not_forgotten(
+    replicated: Cluster, opened: Session
+) -> None:
+    replicated.topics.create("alone", partitions=1, brokers=[3], config={})
+    with pytest.raises(InvalidRequestError, match="3 leads alone-0, which nobody serves without"):
+        forget_broker(opened, 3, execute=True)
+    replicated.topics.delete("alone")
+    with pytest.raises(InvalidRequestError, match="3 is to keep replicas of orders-0, which"):
+        forget_broker(opened, 3, execute=True)
+    assert not forget_broker(opened, 4, execute=False).leftover
 
 
 class TestUncleanElections:

@@ -132,9 +132,7 @@ def test_a_replica_follows_the_leader_of_its_state(world: Following) -> None:
     assert T0 not in copied_from(2)
     assert (copied_from(3)[T0].leader, copied_from(3)[T0].leader_epoch) == (3, 6)
     want(world, replica(0, led_by(3, epoch=7)))
-    wait_until(
-        lambda: (now := copied_from(3).get(T0)) is not None and now.leader_epoch == 7
-    )
+    wait_until(lambda: (now := copied_from(3).get(T0)) is not None and now.leader_epoch == 7)
 
 
 def test_no_error_ends_the_following_of_a_replica(
