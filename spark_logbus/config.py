@@ -60,7 +60,7 @@ _UNITS: Final = {
 
 E = TypeVar("E", bound=enum.Enum)
 # What Kafka's settings of the same name are called here.
-_OF_KAFKA: Final = {"all": "flushed", "-1": "flushed", "1": "written", "0": "none"}
+_OF_KAFKA: Final = {"all": "replicated", "-1": "replicated", "1": "written", "0": "none"}
 
 
 def choice(kind: type[E], given: object, *, key: str) -> E:

@@ -8,7 +8,13 @@ from typing import Final, Generic, Protocol, TypeVar
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.silence import result_while_led
 from spark_logbus.client.cluster.topic_identity import require_topic
-from spark_logbus.errors import LogbusError, NotLeaderError, ProtocolError, UnknownTopicError
+from spark_logbus.errors import (
+    LogbusError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    UnknownTopicError,
+)
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import Api, ErrorInfo, Message
 from spark_logbus.retry import Deadline
@@ -41,6 +47,22 @@ def partition_error(
         return NotLeaderError(
             f"{leader} does not have {topic_partition} (any more, or not yet): {known}"
         )
+    return known
+
+
+def fetch_error(
+    cluster: Cluster, error: ErrorInfo, topic_partition: TopicPartition, source: BrokerAddress
+) -> LogbusError:
+    """The error that a broker reported about a fetch from one partition.
+
+    A leader that was replaced, and has not heard of it, may lack what was read before: an offset is
+    out of range only if no other broker leads by now, for all that they know. Asks them for that.
+    """
+    known = partition_error(error, topic_partition, source)
+    if isinstance(known, OffsetOutOfRangeError) and cluster.is_replaced(topic_partition, source):
+        known = NotLeaderError(f"{source} does not lead {topic_partition} any more: {known}")
+    if isinstance(known, NotLeaderError):
+        cluster.leader_refused(topic_partition, source)
     return known
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from spark_logbus.client.cluster.cluster import Cluster
-from spark_logbus.client.cluster.leaders import partition_error
+from spark_logbus.client.cluster.leaders import fetch_error
 from spark_logbus.client.cluster.silence import ANSWER_S, ASK_EVERY_S, ASK_SHARE
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.client.config import ConsumerConfig
@@ -272,13 +272,13 @@ class Fetcher:
                 continue
             follows = topic_partition in waiting.followed
             refused = (
-                partition_error(result.error, topic_partition, address) if result.error else None
+                fetch_error(self._cluster, result.error, topic_partition, address)
+                if result.error
+                else None
             )
             if isinstance(refused, OffsetOutOfRangeError) and not follows:
                 fetched.append(PartitionData(topic_partition, position, data, refused))
             elif refused is not None:
-                if isinstance(refused, NotLeaderError):
-                    self._cluster.leader_refused(topic_partition, address)
                 self._failed(address, [topic_partition], waiting.followed, refused)
             elif follows and result.high_watermark < position.offset:
                 self._cluster.avoid_followers(topic_partition)  # it lags, and was waited for

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from spark_logbus.client.cluster.cluster import Cluster
-from spark_logbus.client.cluster.leaders import partition_error
+from spark_logbus.client.cluster.leaders import fetch_error
 from spark_logbus.client.cluster.silence import result_while_led
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.client.fetch.batches import (
@@ -41,7 +41,6 @@ from spark_logbus.model import BrokerAddress, OffsetRange
 from spark_logbus.protocol import (
     Api,
     ColumnChoice,
-    ErrorInfo,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -326,7 +325,7 @@ class RangeReader:
         )
         result = self._only_result(response, self._connection.address, len(pending.payload))
         if result.error is not None:
-            raise self._refusal(result.error, self._connection.address)
+            raise fetch_error(self._cluster, result.error, self._tp, self._connection.address)
         if result.length == 0 and self._follower is not None:
             # It lags, and has been waited for. Whether records are there the leader knows.
             self._disconnect()
@@ -352,12 +351,6 @@ class RangeReader:
                 self._send(deadline)
             except LogbusError:
                 self._pending = None  # what was received counts; the next fetch meets the error
-
-    def _refusal(self, reported: ErrorInfo, leader: BrokerAddress) -> LogbusError:
-        error = partition_error(reported, self._tp, leader)
-        if isinstance(error, NotLeaderError):
-            self._cluster.leader_refused(self._tp, leader)
-        return error
 
     def _take(self, run: RecordBatchRun | None) -> None:
         if run is not None:

@@ -18,7 +18,7 @@ from spark_logbus.model import TopicPartition
 from tests.helpers import frozen, wait_until
 from tests.servers.spark import MODES
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 class Replicated:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from spark_logbus.client import ClientConfig, Cluster, Consumer, ConsumerConfig, RangeReader
+from spark_logbus.client import Admin, ClientConfig, Cluster, Consumer, ConsumerConfig, RangeReader
 from spark_logbus.client.cluster.nearest import NearestReplicas
 from spark_logbus.client.fetch.first_fetches import FirstFetches
 from spark_logbus.clock import SystemClock
@@ -18,9 +18,10 @@ from spark_logbus.errors import (
     CorruptRecordBatchError,
     LogbusError,
     NotLeaderError,
+    OffsetNotAvailableError,
     OffsetOutOfRangeError,
 )
-from spark_logbus.model import BrokerAddress, OffsetRange
+from spark_logbus.model import BrokerAddress, Latest, OffsetRange
 from spark_logbus.protocol import Api, FetchRequest
 from tests.builders.arrow_batches import QUICK, T0, numbered, record_batch
 from tests.fakes.broker import FakeBroker, FakeCluster
@@ -153,6 +154,52 @@ def test_a_consumer_reads_from_a_follower_and_what_that_lacks_from_the_leader(
             read += len(consumer.poll(5))
         assert fetches(replicated.brokers[0])[0].partitions[0].offset == 50
         assert not fetches(replicated.brokers[0])[0].replica
+
+
+def test_a_leader_that_was_replaced_does_not_say_what_is_out_of_range(
+    replicated: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced, new = replicated.brokers
+    config = ConsumerConfig(max_wait_ms=20, out_of_range="latest")
+    with Cluster.connect(replicated.bootstrap, QUICK) as cluster, Consumer(cluster, config) as own:
+        own.assign([T0])
+        own.seek(T0, 20)
+        cluster.leader(T0, cluster.retry_deadline())
+        for _ in range(2):
+            error = OffsetOutOfRangeError("it ends before")
+            replaced.fault(Api.FETCH, "partition_error", error)
+        replaced.stop_hearing()
+        replicated.hand_over(T0, 2)
+        seen = [record.offset for record in own.poll(5) or own.poll(5)]
+        assert seen[0] == 20
+    with Cluster.connect(replicated.bootstrap, QUICK) as cluster:
+        replicated.hand_over(T0, 1)
+        cluster.leader(T0, cluster.retry_deadline())
+        replicated.hand_over(T0, 2)
+        assert read_range(cluster) == 40
+    assert fetches(replaced)
+    assert fetches(new)
+
+
+@pytest.mark.parametrize("error", [OffsetNotAvailableError("a new leader"), NotLeaderError("no")])
+def test_a_new_leader_that_does_not_know_what_is_safe_is_waited_for(
+    replicated: FakeCluster, error: LogbusError
+) -> None:
+    leader = replicated.brokers[0]
+    for _ in range(3):
+        leader.fault(Api.FETCH, "partition_error", error)
+        leader.fault(Api.LIST_OFFSETS, "error", error)
+    with Cluster.connect(replicated.bootstrap, QUICK) as cluster:
+        assert Admin(cluster).list_offsets({T0: Latest()}) == {T0: 40}
+        assert read_range(cluster) == 40
+    for _ in range(3):
+        leader.fault(Api.FETCH, "partition_error", error)
+    config = ConsumerConfig(max_wait_ms=20, out_of_range="error")
+    with Cluster.connect(replicated.bootstrap, QUICK) as own, Consumer(own, config) as consumer:
+        consumer.assign([T0])
+        read = 0
+        while read < 40:
+            read += len(consumer.poll(5))
 
 
 # -- who is nearest ---------------------------------------------------------------------------
