@@ -2,8 +2,8 @@
 
 Theory of operation. A partition with one replica costs nothing here. Of any other, each word of a
 follower moves the watermark (see ``members``). A thread looks, when something has changed and
-every few seconds, who is to leave the in-sync set or to join it, and has ZooKeeper note it, one
-partition after the other. To drop a member: ZooKeeper first, then the watermark. To take one in:
+every few seconds, who is to leave in-sync sets or to join them, and has ZooKeeper note it, of many
+partitions at a time. To drop a member: ZooKeeper first, then the watermark. To take one in:
 the watermark first. A change of which nobody knows whether it was done is asked for again until
 ZooKeeper has answered, and until then all are counted.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from spark_logbus.broker.replica.followers import Follower, Followers
@@ -24,7 +24,8 @@ from spark_logbus.broker.replica.removal import fields_about
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.clock import Clock
-from spark_logbus.coordination.cluster.partition_states import PartitionStates
+from spark_logbus.coordination.cluster.leader_rules import MembersChange
+from spark_logbus.coordination.cluster.partition_states import MAX_CLAIMS, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import (
@@ -277,43 +278,54 @@ class InSync:
                 wanted.append((each, change))
         # Those from which somebody is to leave first: that is what appends wait for.
         wanted.sort(key=lambda each: not each[1].remove)
-        for members, change in wanted:
+        for start in range(0, len(wanted), MAX_CLAIMS):
             if self.thread.stopping.is_set() or not self._is_certain():
                 break
-            if self.members(members.led) is members:
-                self._change(members, change)
+            begun = {
+                members: change
+                for members, change in map(self._begun, wanted[start : start + MAX_CLAIMS])
+                if change and self.members(members.led) is members
+            }
+            if begun:
+                self._change(begun)
         self._doubts = {
             each: change for each, change in self._doubts.items() if self.members(each.led) is each
         }
 
-    def _change(self, members: Members, change: Change) -> None:
-        """Have ZooKeeper note who is in sync of a partition."""
-        led, topic_partition = members.led, members.led.log.topic_partition
-        if members not in self._doubts:
-            change = members.begin(change)
-            if not change:
-                return
-        self._doubts[members] = change
-        try:
-            state = self._states.change_in_sync(
-                topic_partition,
-                topic_id=led.log.topic_id,
-                leader=self._broker_id,
-                leader_epoch=led.leader_epoch,
-                add=change.add,
-                remove=change.remove,
-            )
-        except InvalidRequestError as error:  # refused for certain: the topic is another by now
-            del self._doubts[members]
-            members.give_up()
-            self._retry_later(members, error)
-        except LogbusError as error:
-            self._retry_later(members, error)
-        else:
-            del self._doubts[members]
-            members.know(state)
-            self._note(topic_partition, change, state)
-        led.log.advance_high_watermark()
+    def _begun(self, wanted: tuple[Members, Change]) -> tuple[Members, Change]:
+        """A change that is to be asked for, of which the watermark has heard."""
+        members, change = wanted
+        return members, change if members in self._doubts else members.begin(change)
+
+    def _change(self, begun: Mapping[Members, Change]) -> None:
+        """Have ZooKeeper note who is in sync of partitions."""
+        self._doubts |= begun
+        states = self._states.change_in_sync_all(
+            [
+                MembersChange(
+                    members.led.log.topic_partition,
+                    members.led.log.topic_id,
+                    members.led.leader_epoch,
+                    change.add,
+                    change.remove,
+                )
+                for members, change in begun.items()
+            ],
+            leader=self._broker_id,
+        )
+        for members, change in begun.items():
+            topic_partition = members.led.log.topic_partition
+            state = states[topic_partition]
+            if isinstance(state, PartitionState):
+                del self._doubts[members]
+                members.know(state)
+                self._note(topic_partition, change, state)
+            else:
+                if isinstance(state, InvalidRequestError):  # for certain: the topic is another now
+                    del self._doubts[members]
+                    members.give_up()
+                self._retry_later(members, state)
+            members.led.log.advance_high_watermark()
         self._followers.look_again()
 
     def _retry_later(self, members: Members, error: LogbusError) -> None:

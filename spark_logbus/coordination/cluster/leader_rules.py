@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from spark_logbus.coordination.cluster.topic_records import LeadershipClaim
-from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.coordination.payloads import PartitionState, TopicPayload
 from spark_logbus.errors import InvalidRequestError, LogMissingError, NotLeaderError
 from spark_logbus.log_ids import may_be_same_log
 from spark_logbus.model import TopicPartition
@@ -95,6 +95,35 @@ def is_elected_unclean(broker_id: int, live: Collection[int]) -> Rule:
         return Ruling(msgspec.structs.replace(led, given_up=now.leader_epoch))
 
     return rule
+
+
+class MembersChange(NamedTuple):
+    """A change of who is in sync of a partition that is led in that epoch: the ids of the logs of
+    the brokers that join, and the brokers that leave."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    leader_epoch: int
+    add: Mapping[int, str]
+    remove: Collection[int]
+
+
+def changed_by_leader(
+    now: PartitionState | None, change: MembersChange, *, leader: int, payload: TopicPayload
+) -> PartitionState:
+    """Returns the state as a leader changes it, of a topic with that payload. Raises NotLeaderError
+    for what it does not lead in that epoch, InvalidRequestError."""
+    where = change.topic_partition
+    if now is None or (now.leader, now.leader_epoch) != (leader, change.leader_epoch):
+        led = "nobody" if now is None else f"broker {now.leader} in epoch {now.leader_epoch}"
+        raise NotLeaderError(
+            f"Broker {leader} does not lead {where} in epoch {change.leader_epoch}: {led} does."
+        )
+    move = payload.moves.get(where.partition)
+    eligible = {*payload.partitions[where.partition]}
+    if move is not None and not move.error:
+        eligible |= {*move.to}
+    return members_changed(where, now, add=change.add, remove=change.remove, eligible=eligible)
 
 
 def members_changed(

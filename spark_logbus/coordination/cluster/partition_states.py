@@ -20,13 +20,14 @@ import msgspec
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.leader_rules import (
+    MembersChange,
     Rule,
     Ruling,
+    changed_by_leader,
     is_elected,
     is_elected_unclean,
     leads_on,
     listed,
-    members_changed,
     without_member,
 )
 from spark_logbus.coordination.cluster.state_nodes import StateNodes
@@ -38,6 +39,7 @@ from spark_logbus.coordination.cluster.topic_records import (
 )
 from spark_logbus.coordination.payloads import PartitionState, decode, encode
 from spark_logbus.errors import (
+    CoordinationError,
     InvalidRequestError,
     LogbusError,
     LogMissingError,
@@ -200,40 +202,76 @@ class PartitionStates:
         add: Mapping[int, str] = MappingProxyType({}),
         remove: Collection[int] = (),
     ) -> PartitionState:
-        """Takes brokers in sync, with the ids of their logs, and drops others; returns the state.
+        """Takes brokers in sync of one partition, and drops others; returns the state. Raises what
+        ``change_in_sync_all`` has in the place of a state."""
+        change = MembersChange(topic_partition, topic_id, leader_epoch, add, remove)
+        state = self.change_in_sync_all([change], leader=leader)[topic_partition]
+        if isinstance(state, LogbusError):
+            raise state.again()
+        return state
 
-        For the leader in that epoch; NotLeaderError for everybody else. Raises UnknownTopicError,
-        CorruptNodeError; InvalidRequestError to drop the leader, or to add a broker that the
-        partition is neither assigned to nor moving to. CoordinationError: nobody knows if it was
-        done. It is always written, also where nothing changes: an earlier request that is on its
-        way still cannot be carried out after that.
+    def change_in_sync_all(
+        self, changes: Sequence[MembersChange], *, leader: int
+    ) -> dict[TopicPartition, PartitionState | LogbusError]:
+        """Takes brokers in sync, with the ids of their logs, and drops others, in one transaction
+        as a rule; of up to ``MAX_CLAIMS`` partitions. Returns the states.
+
+        For the leader in that epoch; NotLeaderError for everybody else. An error in the place of a
+        state costs its own partition only: UnknownTopicError, CorruptNodeError; InvalidRequestError
+        to drop the leader, or to add a broker that the partition is neither assigned to nor moving
+        to; CoordinationError: nobody knows if it was done. Each is always written, also where
+        nothing changes: an earlier request that is on its way still cannot be carried out after
+        that.
         """
-        where = topic_partition
-        claim, path = LeadershipClaim(where, topic_id), paths.partition_state(where)
-        description = f"change who is in sync of {where}"
+        assert 0 < len(changes) <= MAX_CLAIMS, "more would be too large for a transaction"
+        found: dict[TopicPartition, PartitionState | LogbusError] = {}
+        parts = [changes]
+        while parts:
+            part = parts.pop()
+            what = f"change who is in sync of {part[0].topic_partition}"
+            if more := len(part) - 1:
+                what += f" and {more} more partitions"
+            try:
+                found |= self._nodes.repeat(what, partial(self._change_members, what, part, leader))
+            except _ContendedError:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+            except CoordinationError as error:
+                found |= {each.topic_partition: error for each in part}
+        return found
 
-        def attempt(deadline: Deadline) -> PartitionState:
-            topics = self._state_nodes.topics([where.topic], deadline)
-            topics[where.topic].require(claim)
-            _, payload = topics[where.topic].alive()
-            node = self._nodes.get(path, deadline=deadline)
-            now = None if node is None else self._state_nodes.decode(node, path)
-            if now is None or (now.leader, now.leader_epoch) != (leader, leader_epoch):
-                led = (
-                    "nobody" if now is None else f"broker {now.leader} in epoch {now.leader_epoch}"
+    def _change_members(
+        self, description: str, changes: Sequence[MembersChange], leader: int, deadline: Deadline
+    ) -> dict[TopicPartition, PartitionState | LogbusError]:
+        wheres = [each.topic_partition for each in changes]
+        topics = self._state_nodes.topics({each.topic for each in wheres}, deadline)
+        nodes = self._state_nodes.read(wheres, deadline)
+        found: dict[TopicPartition, PartitionState | LogbusError] = {}
+        new: dict[TopicPartition, PartitionState] = {}
+        for change in changes:
+            where = change.topic_partition
+            node = nodes[paths.partition_state(where)]
+            try:
+                topics[where.topic].require(LeadershipClaim(where, change.topic_id))
+                now = (
+                    None
+                    if node is None
+                    else self._state_nodes.decode(node, paths.partition_state(where))
                 )
-                raise NotLeaderError(
-                    f"Broker {leader} does not lead {where} in epoch {leader_epoch}: {led} does."
-                )
-            move = payload.moves.get(where.partition)
-            eligible = {*payload.partitions[where.partition]}
-            if move is not None and not move.error:
-                eligible |= {*move.to}
-            new = members_changed(where, now, add=add, remove=remove, eligible=eligible)
-            self._state_nodes.write(description, {where: new}, topics, {path: node}, deadline)
-            return new
-
-        return self._nodes.repeat(description, attempt)
+                _, payload = topics[where.topic].alive()
+                new[where] = changed_by_leader(now, change, leader=leader, payload=payload)
+            except (
+                UnknownTopicError, NotLeaderError, InvalidRequestError, CorruptNodeError,
+            ) as error:  # fmt: skip
+                found[where] = error
+        if new:
+            try:
+                self._state_nodes.write(description, new, topics, nodes, deadline)
+            except ConflictError:
+                if len(new) > 1:
+                    raise _ContendedError from None
+                raise
+        return {**found, **new}
 
     def refuse(
         self,

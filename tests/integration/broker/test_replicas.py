@@ -152,7 +152,7 @@ def stage(
 
 
 def numbers(cluster: Cluster, topic: str, count: int) -> list[int]:
-    """So many numbers that consumers see, from the beginning on."""
+    """Numbers that consumers see, so many of them, from the beginning on."""
     found: list[int] = []
     with Consumer(cluster, ConsumerConfig()) as consumer:
         wheres = [TopicPartition(topic, partition) for partition in range(3)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from spark_logbus.broker.replica.followers import Copy, Followers
@@ -10,6 +10,7 @@ from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.members import Members
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.broker.replica.watermark import HighWatermarks
+from spark_logbus.coordination.cluster.leader_rules import MembersChange
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import PartitionState
@@ -33,7 +34,7 @@ LAG_S = 10.0
 
 class States:
     """Stands in for ``PartitionStates``: the state of one partition, and what happens to a request
-    that changes it. ``fails`` is raised by the next, done or not; ``meanwhile`` is called before.
+    that changes it. ``fails`` answers the next, done or not; ``meanwhile`` is called before.
     """
 
     def __init__(self, state: PartitionState) -> None:
@@ -43,29 +44,24 @@ class States:
         self.is_done = True
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def change_in_sync(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        topic_id: str,
-        leader: int,
-        leader_epoch: int,
-        add: Mapping[int, str],
-        remove: Collection[int],
-    ) -> PartitionState:
-        assert (topic_partition, topic_id, leader) == (T0, TOPIC_ID, LEADER)
-        self.asked.append((dict(add), {*remove}))
+    def change_in_sync_all(
+        self, changes: Sequence[MembersChange], *, leader: int
+    ) -> dict[TopicPartition, PartitionState | LogbusError]:
+        (change,) = changes
+        assert (change.topic_partition, change.topic_id, leader) == (T0, TOPIC_ID, LEADER)
+        self.asked.append((dict(change.add), {*change.remove}))
         self.meanwhile()
         fails, self.fails = self.fails, None
         if fails is None or self.is_done:
-            replicas = {**self.state.replicas, **add}
-            members = [each for each in replicas if each not in remove]
+            replicas = {**self.state.replicas, **change.add}
+            members = [each for each in replicas if each not in change.remove]
             self.state = PartitionState(
-                leader, leader_epoch, members, replicas={each: replicas[each] for each in members}
+                leader,
+                change.leader_epoch,
+                members,
+                replicas={each: replicas[each] for each in members},
             )
-        if fails is not None:
-            raise fails
-        return self.state
+        return {T0: self.state if fails is None else fails}
 
 
 class Leading:
