@@ -220,7 +220,15 @@ class FakeBroker:
             name: FakeTopic(
                 topic.topic_id,
                 dict(topic.config),
-                {n: FakePartition(part.leader, part.epoch) for n, part in topic.partitions.items()},
+                {
+                    n: FakePartition(
+                        part.leader,
+                        part.epoch,
+                        followers=dict(part.followers),
+                        in_sync=list(part.in_sync),
+                    )
+                    for n, part in topic.partitions.items()
+                },
             )
             for name, topic in self.cluster.topics.items()
         }
