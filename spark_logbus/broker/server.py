@@ -38,6 +38,7 @@ from spark_logbus.broker.maintenance import log_maintenance
 from spark_logbus.broker.metadata_cache import MetadataCache, TopicsImage
 from spark_logbus.broker.monitoring import Monitoring, Phase
 from spark_logbus.broker.publisher import Publisher
+from spark_logbus.broker.replica.finishing import Finishing, MoveEnds
 from spark_logbus.broker.replica.follower_reads import FollowerReads
 from spark_logbus.broker.replica.followers import Followers
 from spark_logbus.broker.replica.following import Following
@@ -202,18 +203,34 @@ class Broker:
             states_changed=self._replica_manager.states_changed,
             brokers_changed=brokers_changed,
         )
+        ends = MoveEnds(
+            config.id,
+            followers=self._followers,
+            in_sync=self._in_sync,
+            topic=lambda name: self._metadata_cache.topics.get(name),
+        )
         self._hand_overs = HandOvers(
             self._replica_manager,
             broker_id=config.id,
             followers=self._followers,
             holds=self._holds,
             moves=PartitionMoves(session),
-            standing=self._metadata_cache.standing_move,
+            ends=ends,
             promises=promises,
             lease=self._lease,
             session=session,
             clock=clock,
             changed=sessions.changed,
+        )
+        self._finishing = Finishing(
+            config.id,
+            ends,
+            moves=PartitionMoves(session),
+            topics=lambda: self._metadata_cache.topics,
+            find=self._replica_manager.find,
+            hand_over=self._hand_overs.ask,
+            is_certain=lambda: session.state is SessionState.CONNECTED and self._lease.current(),
+            clock=clock,
         )
         self._preferred_leaders = PreferredLeaders(
             config.id,
@@ -419,6 +436,7 @@ class Broker:
             self._in_sync.thread.start()
             self._publisher.thread.start()
             self._hand_overs.thread.start()
+            self._finishing.thread.start()
             self._preferred_leaders.thread.start()
             self._network.start(self._requests.dispatch)
             self._maintenance.start()
@@ -459,7 +477,8 @@ class Broker:
         steps += [
             self._flushed_ends.thread.stop, self._session.close, self._lease.join,
             self._in_sync.thread.stop, self._publisher.thread.stop,
-            self._preferred_leaders.thread.stop, self._hand_overs.thread.stop,
+            self._finishing.thread.stop, self._preferred_leaders.thread.stop,
+            self._hand_overs.thread.stop,
             self._replica_manager.thread.stop, self._following.stop, self._old_logs.thread.stop,
             self._metadata_cache.stop, self._zookeeper_executor.stop, self._copy_executor.stop,
             self._replica_executor.stop, self._stop_schema_executor, self._compactor.thread.stop,

@@ -60,6 +60,11 @@ class WantedReplica(NamedTuple):
         """Time of the move; 0 for an assigned replica."""
         return 0 if self.move is None else self.move.since_us
 
+    @property
+    def is_of_several(self) -> bool:
+        """True if the partition has several replicas, or is to have."""
+        return len(self.brokers) > 1 or (self.move is not None and len(self.move.to) > 1)
+
     def is_same(self, other: WantedReplica) -> bool:
         """Tells if it is the same move, or the same assigned replica, whatever the leader, the
         throttle or the topic's configuration."""

@@ -99,6 +99,11 @@ class Follower:
         return self.lacking_bytes <= max(_LITTLE_BYTES, self.rate * _LITTLE_S)
 
     @property
+    def has_all(self) -> bool:
+        """True if it lacks nothing of the log, as that is now."""
+        return self.copy.flushed_end == self.led.log.ends().log_end_offset
+
+    @property
     def is_ready(self) -> bool:
         """True if it is near for the second time: then what it lacks is what has just come."""
         return not self.lacking_bytes or (self.is_near and self.was_near)

@@ -175,9 +175,7 @@ class Following:
         if followed is not None:
             self._stop_copying(followed)
             topic_id = followed.wanted.topic_id if followed.is_copy else topic_id
-        if wanted is None and followed is None:
-            pass  # whoever leads it has its rule
-        elif wanted is not None and len(wanted.brokers) > 1:
+        if wanted is not None and len(wanted.brokers) > 1:
             self._watermarks.hold(topic_partition)
         else:
             self._watermarks.lead(topic_partition)
@@ -187,6 +185,11 @@ class Following:
     def has(self, topic_partition: TopicPartition) -> bool:
         """True if a partition is followed, or waits for its turn."""
         return topic_partition in self._wanted or topic_partition in self._followed
+
+    def moves_here(self, topic_partition: TopicPartition) -> bool:
+        """True if a partition is followed, or is to be, because it moves here."""
+        wanted = self._wanted.get(topic_partition)
+        return wanted is not None and wanted.move is not None
 
     def followed(self) -> Collection[TopicPartition]:
         """Returns the partitions that are being copied now."""
@@ -251,8 +254,10 @@ class Following:
         now = self._clock.monotonic()
         found = []
         with self._lock:
+            # One that has nearly all and waits for others' copies would keep theirs from beginning.
             places = AT_A_TIME - sum(
-                each.wanted.move is not None for each in self._followed.values()
+                each.is_move and not (each.is_near and each.wanted.is_of_several)
+                for each in self._followed.values()
             )
             for where, wanted in sorted(self._wanted.items(), key=self._times_failed):
                 pause = self._pauses.get(where)

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple
 
+from spark_logbus.broker.replica.finishing import MoveEnds
 from spark_logbus.broker.replica.followers import Copy, Follower, Followers
 from spark_logbus.broker.replica.holds import Hold, Holds
 from spark_logbus.broker.replica.manager import ReplicaManager
@@ -99,7 +100,8 @@ class HandOvers:
     by side of those that it was asked for. The broker starts and stops ``thread``; the rest is its
     alone, but for ``ask`` and ``end_waiting``.
 
-    ``changed`` is called with a partition when its followers, and later its clients, are to look
+    ``ends`` tells to whom leads are to go by moves. ``changed`` is called with a partition when its
+    followers, and later its clients, are to look
     at it again.
     """
 
@@ -111,7 +113,7 @@ class HandOvers:
         followers: Followers,
         holds: Holds,
         moves: PartitionMoves,
-        standing: StandingMove,
+        ends: MoveEnds,
         promises: Promises,
         lease: Lease,
         session: Session,
@@ -123,7 +125,7 @@ class HandOvers:
         self._followers = followers
         self._holds = holds
         self._moves = moves
-        self._standing = standing
+        self._ends = ends
         self._promises = promises
         self._lease = lease
         self._session = session
@@ -175,8 +177,9 @@ class HandOvers:
         return (
             bool(follower.copy.since_us)
             and follower.is_ready
-            and now - follower.told_at <= _FRESH_S
+            and (now - follower.told_at <= _FRESH_S or follower.has_all)
             and now >= self._not_before.get(follower.led.log.topic_partition, -1.0)
+            and self._ends.is_next(follower)
         )
 
     # -- looking --------------------------------------------------------------------------
@@ -252,10 +255,14 @@ class HandOvers:
         led, copy = follower.led, follower.copy
         if self._replica_manager.find(led.log.topic_partition) is not led:
             return False
-        if not copy.since_us:
+        if not copy.since_us or self._ends.has_replica(follower):
             return True
-        move = self._standing(led.log.topic_partition, led.log.topic_id)
-        return move is not None and (move.to, move.since_us) == ([copy.broker_id], copy.since_us)
+        standing = self._ends.standing(led)
+        return (
+            standing is not None
+            and copy.broker_id in standing.move.to
+            and copy.since_us == standing.move.since_us
+        )
 
     def _may_begin(self) -> bool:
         return (

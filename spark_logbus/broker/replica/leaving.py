@@ -58,8 +58,11 @@ class Leaving:
         return self._let_go(moving)
 
     def _hand_over(self, where: TopicPartition, record: TopicRecord, *, moves: bool) -> None:
-        if not moves and self._following.has(where) and self._following.release(where):
-            self._copies[where] = self._clock.monotonic()
+        if not moves and self._following.has(where):
+            moved_here = self._following.moves_here(where)
+            # One that was assigned here is kept for a while, as other logs are that moved away.
+            if self._following.release(where) and moved_here:
+                self._copies[where] = self._clock.monotonic()
         replica, log = self._replicas.get(where), self._logs.get(where)
         is_here = log is not None and log.topic_id == record.topic_id
         match replica.state:

@@ -341,8 +341,7 @@ class ReplicaManager:
         for record, topic_partition, state in self._replicated(image):
             each = Assigned(topic_partition, record, state)
             rank = self._assignments.rank(each, state, self._live)
-            # What was won just now is led already: the news of it is under way.
-            if rank is not None and not self._is_led(topic_partition, record):
+            if rank is not None:
                 ranks[topic_partition], candidates[topic_partition] = rank, each
         due = [candidates[each] for each in self._elections.due(ranks)]
         if not due:

@@ -149,6 +149,12 @@ class Members:
     def is_counted(self, broker_id: int) -> bool:
         return broker_id in self._counted
 
+    def in_sync_follower(self, broker_id: int) -> Follower | None:
+        """Returns what a broker has told last, if it is in sync with that log; else None."""
+        log_id = self._members.get(broker_id, "")
+        follower = self._followers.find(self.led, broker_id)
+        return follower if follower is not None and _is_of(follower, log_id) else None
+
     def may_join(self, follower: Follower) -> bool:
         """True if a broker that is not in sync has what it needs for that, and may be."""
         copy = follower.copy
@@ -177,14 +183,15 @@ class Members:
 
     def _is_out(self, broker_id: int, log_id: str, *, now: float, lag_s: float) -> bool:
         follower = self._followers.find(self.led, broker_id)
-        if follower is None:
-            return now - self._began_at > lag_s
-        if not _is_of(follower, log_id):
+        if follower is not None and not _is_of(follower, log_id):
             return True  # the log with which it was in sync is gone
         with self._lock:
             pace = self._paces.get(broker_id)
             caught_up_at = self._began_at if pace is None else pace.caught_up_at
-            if follower.copy.safe_end >= self.led.log.ends().log_end_offset:
+            if (
+                follower is not None
+                and follower.copy.safe_end >= self.led.log.ends().log_end_offset
+            ):
                 if pace is not None:
                     pace.caught_up_at = now
                 return False

@@ -135,8 +135,9 @@ class PreferredLeaders:
 
     def _able(self, led: LeaderPartition) -> set[int]:
         """Returns the other brokers that may lead a partition."""
-        members = self._members(led)
-        return {*members} & {*self._live()} - {self._broker_id} if len(members) > 1 else set()
+        members = {*self._members(led)} - {self._broker_id}
+        # Those to which it is to move are in sync too, and lead when the move ends.
+        return members & {*self._live()} & {*self._assigned(led)} if members else set()
 
 
 def outcome(done: Future[None] | None, deadline: Deadline) -> LogbusError | None:

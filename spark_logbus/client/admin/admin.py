@@ -401,9 +401,14 @@ class Admin(OffsetQueries):
     # -- moves ------------------------------------------------------------------------------
 
     def move_partitions(
-        self, moves: Mapping[TopicPartition, int], throttle: int = DEFAULT_THROTTLE
+        self,
+        moves: Mapping[TopicPartition, int | Sequence[int]],
+        throttle: int = DEFAULT_THROTTLE,
     ) -> set[TopicPartition]:
         """Have partitions move to other brokers, by id; returns those that are not there already.
+
+        Where a partition has or is to have several replicas, all brokers that are to have one are
+        given, the preferred leader first; it has as many from then on.
 
         The brokers do it, whether anybody waits or not: see ``describe_moves``. Each of them copies
         ``throttle`` bytes a second at most, 0: as fast as it can. Writers and readers go on. Raises

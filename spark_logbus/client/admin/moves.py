@@ -55,7 +55,7 @@ class MoveDescription:
 
 
 def move_partitions(
-    cluster: Cluster, moves: Mapping[TopicPartition, int], throttle: int
+    cluster: Cluster, moves: Mapping[TopicPartition, int | Sequence[int]], throttle: int
 ) -> set[TopicPartition]:
     """See ``Admin.move_partitions``."""
     if throttle < 0:
@@ -63,10 +63,18 @@ def move_partitions(
     results = _ask(
         cluster,
         "Moving partitions",
-        [PartitionMove(where.topic, where.partition, to) for where, to in sorted(moves.items())],
+        [_wanted(where, to) for where, to in sorted(moves.items())],
         throttle,
     )
     return {where for where, result in results.items() if not result.done}
+
+
+def _wanted(where: TopicPartition, to: int | Sequence[int]) -> PartitionMove:
+    if isinstance(to, int):
+        return PartitionMove(where.topic, where.partition, to)
+    if not to:
+        raise InvalidRequestError(f"{where} is to have no replica; name one broker or more.")
+    return PartitionMove(where.topic, where.partition, to[0], replicas=[*to])
 
 
 def cancel_moves(cluster: Cluster, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:

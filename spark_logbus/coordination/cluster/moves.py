@@ -269,9 +269,11 @@ class PartitionMoves:
         leader: int,
         leader_epoch: int,
         since_us: int,
+        end: int = 0,
     ) -> PartitionState:
         """Ends a move whose brokers are all in sync, the leader among them, which leads on: the
-        partition is assigned to them, and nobody else is in sync. Returns the state after that.
+        partition is assigned to them, and nobody else is in sync. ``end`` is how far its log has
+        come on disk. Returns the state after that.
 
         Raises MoveEndedError when the move or the lead is not as it was known, or one of its
         brokers is not in sync; UnknownTopicError. CoordinationError: nobody knows if it was done;
@@ -289,7 +291,9 @@ class PartitionMoves:
             _require_lead(read, lead)
             members, writes = _to_mover(read, lead, since_us)
             handed_over = _handed_over(read.state, members, lead)
-            state = msgspec.structs.replace(members, handed_over=handed_over)
+            state = msgspec.structs.replace(
+                members, handed_over=handed_over, end=max(end, members.end or 0)
+            )
             with lost.noting(state):
                 self._nodes.transact(
                     f"finish the move of {where}", [*writes, *read.write(state)], deadline=deadline

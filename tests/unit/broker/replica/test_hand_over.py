@@ -9,12 +9,14 @@ from typing import cast
 import pytest
 
 from spark_logbus.broker.replica import hand_over
+from spark_logbus.broker.replica.finishing import MoveEnds
 from spark_logbus.broker.replica.followers import Copy, Followers
 from spark_logbus.broker.replica.hand_over import HandOvers
 from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.coordination.cluster.moves import HandOver, MoveEndedError, PartitionMoves
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import MovePayload
 from spark_logbus.coordination.writes.promises import Promise
 from spark_logbus.errors import (
@@ -29,7 +31,16 @@ from spark_logbus.log import PartitionLog, StagedPosition
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session, SessionState
 from tests.builders.staged import WRITE, attempt, share, stage
-from tests.fakes.broker_parts import EPOCH, T0, TOPIC_ID, Logs, held_lease, logs_in, record_batch
+from tests.fakes.broker_parts import (
+    EPOCH,
+    T0,
+    TOPIC_ID,
+    Logs,
+    held_lease,
+    in_sync_over,
+    logs_in,
+    record_batch,
+)
 from tests.fakes.writers import promises_of
 from tests.helpers import wait_until
 
@@ -83,6 +94,7 @@ class HandingOver:
         self.standing: dict[TopicPartition, MovePayload] = {
             T0: MovePayload(to=[FOLLOWER], since_us=1)
         }
+        self.replicas = [LEADER]
         self.changed: list[TopicPartition] = []
         self.followers = Followers(clock=logs.clock, written=self.changed.append)
         self.holds = Holds()
@@ -95,8 +107,17 @@ class HandingOver:
             followers=self.followers,
             holds=self.holds,
             moves=cast(PartitionMoves, self.moves),
-            standing=lambda where, topic_id: (
-                self.standing.get(where) if topic_id == TOPIC_ID else None
+            ends=MoveEnds(
+                LEADER,
+                followers=self.followers,
+                in_sync=in_sync_over(logs.clock),
+                topic=lambda name: TopicRecord(
+                    name,
+                    TOPIC_ID,
+                    {T0.partition: self.replicas},
+                    {},
+                    moves={each.partition: move for each, move in self.standing.items()},
+                ),
             ),
             promises=self.promises,
             lease=cast(Lease, SimpleNamespace(current=lambda: self.lease.current())),
@@ -220,16 +241,28 @@ def test_a_follower_that_has_not_everything_in_time_is_tried_again_later(
     assert not handing.moves.done
     assert handing.changed == [T0]
     assert not handing.holds
-    handing.append()  # goes on
+    handing.append(2)  # goes on
     handing.tell(4)
     handing.look()
     assert not handing.moves.done, "writers are left in peace for a while"
     handing.logs.clock.advance(1.5)
     handing.look()
     assert handing.hand_overs.stats.put_off.value == 1, "one that says nothing is not waited for"
-    handing.tell(4)
+    handing.tell(5)
     handing.look()
-    assert handing.moves.done[0].end == 4
+    assert handing.moves.done[0].end == 5
+
+
+def test_one_that_has_told_of_everything_need_not_say_it_again(handing: HandingOver) -> None:
+    """Nothing comes, so it has nothing more to tell, and ZooKeeper was away for a moment."""
+    handing.append(3)
+    handing.moves.away = CoordinationError("ZooKeeper is away.")
+    handing.tell(3)
+    handing.look()
+    handing.moves.away = None
+    handing.logs.clock.advance(30)
+    handing.look()
+    assert handing.moves.done[0].end == 3
 
 
 def test_a_follower_that_lacks_much_pauses_nobody(handing: HandingOver) -> None:
