@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable
+from unittest.mock import patch
 
 from spark_logbus.client import Cluster, RangeReader, mapped_file
 from spark_logbus.client.fetch import range_reader
@@ -58,7 +59,6 @@ class Passes:
 def main() -> None:
     zookeeper, records = sys.argv[1], int(sys.argv[2])
     passes, ended = Passes(records), threading.Event()
-    passes.note_mapped_parts()
 
     def answer() -> None:
         for _ in sys.stdin:
@@ -66,7 +66,10 @@ def main() -> None:
         ended.set()
 
     whole = OffsetRange(T0, 0, records)
-    with Cluster.from_zookeeper(zookeeper) as cluster:
+    with (
+        patch.object(range_reader, "mapped", passes.map),
+        Cluster.from_zookeeper(zookeeper) as cluster,
+    ):
         slow = RangeReader(cluster, whole)
         first = next(slow)
         kept = list(RangeReader(cluster, whole))
