@@ -84,8 +84,8 @@ def fill(producer: Producer, start: int, end: int) -> None:
 
 
 def files(broker: BrokerProcess) -> list[Path]:
-    """All that a broker has of the partition, also what is set aside."""
-    return [each for each in paths_below(broker.directory / "data") if f"/{T0}" in str(each)]
+    """Returns the segments that a broker has of the partition, also those that are set aside."""
+    return [each for each in paths_below(broker.directory / "data") if ".log" in each.name]
 
 
 def test_readers_of_mapped_files_notice_neither_a_move_nor_the_end_of_the_files(
