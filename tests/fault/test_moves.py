@@ -28,11 +28,9 @@ from tests.fault.load.moves import (
     at_point,
     cancelled,
     moves_of,
-    source_killed,
-    source_sleeps,
-    stopped_killed,
+    source_and_zookeeper_killed,
+    stopped_sleeps,
     target_killed,
-    zookeeper_killed,
 )
 
 TOPIC = "t"
@@ -82,8 +80,11 @@ def run(
 def test_clients_notice_neither_moves_nor_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faults = [source_killed, target_killed, source_sleeps, zookeeper_killed, cancelled]
-    run(tmp_path, monkeypatch, [*faults, at_point("handed-over", stopped_killed)])
+    """Each kind of fault is in one of the rounds at least."""
+    killed_at, sleeps_at = (
+        at_point("handing-over", target_killed), at_point("handed-over", stopped_sleeps),
+    )  # fmt: skip
+    run(tmp_path, monkeypatch, [source_and_zookeeper_killed, killed_at, sleeps_at, cancelled])
 
 
 @pytest.mark.slow

@@ -14,6 +14,9 @@ import pytest
 from bench.servers import ServerUnavailableError
 from tests.servers.tlc import MODELS, Explored, explore
 
+#: Marks of bounds that take minutes.
+SLOW = [pytest.mark.slow, pytest.mark.timeout(3_600)]
+
 
 @dataclass(frozen=True)
 class Broken:

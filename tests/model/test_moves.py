@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.rules import (
+    SLOW,
     Broken,
     assert_each_rule_is_broken,
     assert_found,
@@ -13,8 +14,6 @@ from tests.model.rules import (
 )
 
 pytestmark = pytest.mark.long
-
-SLOW = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 
 THREE = "{a, b, c}"
 
