@@ -1,4 +1,5 @@
-"""``logbus topics``: create, list, describe, alter, add partitions, delete, give up, move."""
+"""``logbus topics``: create, list, describe, alter, add partitions, delete, give up, move,
+elect leaders."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spark_logbus.cli.admin.electing import elect
 from spark_logbus.cli.admin.expiring import expiring
 from spark_logbus.cli.admin.give_up import give_up
 from spark_logbus.cli.admin.moves_shown import move_fields, moved_so_far
@@ -467,3 +469,4 @@ def delete(names: Topics, yes: Yes = False, zookeeper: ZooKeeper = DEFAULT_ZOOKE
 
 app.command("give-up")(give_up)
 app.command("move")(move)
+app.command("elect")(elect)

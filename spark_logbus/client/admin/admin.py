@@ -5,11 +5,12 @@ A change is done when every live broker has heard of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_logbus.client.admin.elections import elect_preferred
 from spark_logbus.client.admin.move_plans import MovePlan, plan_drain, plan_rebalance
 from spark_logbus.client.admin.moves import (
     DEFAULT_THROTTLE,
@@ -430,6 +431,14 @@ class Admin(OffsetQueries):
         before as ``since``.
         """
         return described_moves(self.describe(), self._cluster.clock.monotonic(), since)
+
+    def elect_preferred(
+        self, topic: str, partitions: Collection[int] = ()
+    ) -> dict[int, LogbusError | None]:
+        """Have partitions of a topic, by default all, led by their preferred leaders, the first
+        brokers to which they are assigned; returns for each None, or the reason why not: that
+        broker is not in sync, say. Raises UnknownTopicError, BrokerUnavailableError."""
+        return elect_preferred(self._cluster, topic, partitions)
 
     def plan_drain(self, broker: int) -> MovePlan:
         """The moves that give all partitions of a broker to the others; ``drain`` does them.

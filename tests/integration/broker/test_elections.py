@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -23,18 +25,17 @@ from spark_logbus.client import (
 )
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import PartitionState
-from spark_logbus.errors import LogbusError
+from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import (
     Api,
-    ElectRequest,
-    ElectResponse,
     MetadataRequest,
     MetadataResponse,
 )
 from tests.helpers import wait_until
 from tests.servers.broker import SESSION_MS, connect
+from tests.servers.command import command_at
 from tests.servers.zookeeper import read
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
@@ -68,6 +69,11 @@ class Brokers:
             if process.running:
                 os.kill(process.pid, signal.SIGCONT)
             process.kill()
+
+    def empty_disk(self, broker: int) -> None:
+        """Kills a broker, whose disk is replaced by an empty one."""
+        self.processes[broker].kill()
+        shutil.rmtree(self.processes[broker].directory / "data")
 
     def signal(self, broker: int, number: signal.Signals) -> None:
         os.kill(self.processes[broker].pid, number)
@@ -259,23 +265,65 @@ def test_a_producer_notices_nothing_of_a_rolling_restart(
 
 
 def test_a_partition_goes_back_to_its_preferred_leader_when_that_is_asked_for(
-    brokers: Brokers, cluster: Cluster
+    brokers: Brokers,
+    cluster: Cluster,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     preferred = create(brokers, cluster)
     brokers.processes[preferred].kill()
     other = brokers.wait_until_led(not_by=preferred).leader
-    with connect(brokers.processes[other]) as wire:
-        (refused,) = wire.call(Api.ELECT, ElectRequest("t", [0]), ElectResponse).results
-    assert refused.error is not None
-    assert f"Broker {preferred}, the preferred leader of t-0, is not in sync" in (
-        refused.error.message
-    )
+    logbus = command_at(brokers.zookeeper, capfd, monkeypatch)
+    refused = logbus("topics", "elect", "t", "--preferred")
+    assert refused.code == 1
+    assert f"Broker {preferred}, the preferred leader of t-0, is not in sync" in refused.out
     brokers.start(preferred)
     brokers.wait_until_in_sync(*ALL)
     send(cluster, range(100))
-    with connect(brokers.processes[other]) as wire:
-        (done,) = wire.call(Api.ELECT, ElectRequest("t", [0]), ElectResponse).results
-    assert (done.error, done.done) == (None, False)
+    assert brokers.state().leader == other
+    assert logbus("topics", "elect", "t", "--preferred").code == 0
     assert brokers.wait_until_led(by=preferred).leader == preferred
+    again = logbus("topics", "elect", "t", "-p", "0", "--preferred", "--json")  # it leads already
+    assert json.loads(again.out) == {"topic": "t", "partition": 0, "problem": None}
+    assert logbus("topics", "elect", "t").code == 2, "it does not say who"
+    assert Admin(cluster).elect_preferred("t") == {0: None}
+    with pytest.raises(UnknownTopicError, match="no partition 3"):
+        Admin(cluster).elect_preferred("t", [3])
     assert brokers.wait_until_in_sync(*ALL).leader == preferred
     assert numbers(cluster, 100) == [*range(100)]
+
+
+def test_a_broker_whose_disk_was_emptied_copies_everything_anew(
+    brokers: Brokers, cluster: Cluster
+) -> None:
+    """A leader comes back before anybody was elected, or after: its log is not the one in sync."""
+    leader = create(brokers, cluster)
+    send(cluster, range(500))
+    brokers.empty_disk(leader)
+    brokers.start(leader)
+    assert brokers.wait_until_led(not_by=leader)
+    brokers.wait_until_in_sync(*ALL)
+    for each in {*ALL} - {leader}:
+        brokers.processes[each].kill()
+    brokers.wait_until_led(by=leader)
+    assert numbers(cluster, 500) == [*range(500)]
+
+
+def test_nobody_leads_when_the_last_log_in_sync_is_lost(brokers: Brokers, cluster: Cluster) -> None:
+    """Those that were not in sync lack what was acknowledged, so they wait for an operator."""
+    leader = create(brokers, cluster)
+    others = sorted({*ALL} - {leader})
+    for each in others:
+        brokers.processes[each].kill()
+    brokers.wait_until_in_sync(leader)
+    send(cluster, range(100), acks=Acks.FLUSHED)
+    wait_until(lambda: brokers.state().end)
+    brokers.empty_disk(leader)
+    brokers.start(*others)
+    brokers.start(leader)
+    refused = wait_until(lambda: brokers.state().refused)
+    assert refused is not None
+    assert "its log" in refused
+    state = brokers.state()
+    assert (state.leader, state.in_sync) == (leader, [leader])
+    assert not any(brokers.serves(each) for each in ALL)
