@@ -127,7 +127,7 @@ class Broker:
             watermarks=watermarks,
             topic=lambda name: self._metadata_cache.topics.get(name),
             live=lambda: [each.broker_id for each in self._metadata_cache.brokers],
-            is_certain=lambda: session.state is SessionState.CONNECTED and self._lease.current(),
+            is_certain=self._reaches_zookeeper,
             lag_max_ms=config.replication.lag_max_ms,
             clock=clock,
         )
@@ -239,6 +239,7 @@ class Broker:
             members=self._members_of,
             topic=lambda name: self._metadata_cache.topics.get(name),
             live=lambda: [each.broker_id for each in self._metadata_cache.brokers],
+            is_certain=self._reaches_zookeeper,
             clock=clock,
             after_ms=config.replication.preferred_after_ms,
         )
@@ -385,6 +386,10 @@ class Broker:
         return RequestDispatcher(
             handlers, max_entries=network.max_partitions_per_request, metrics=metrics
         )
+
+    def _reaches_zookeeper(self) -> bool:
+        """Tells if this broker has its id for certain, and knows what ZooKeeper knows."""
+        return self._session.state is SessionState.CONNECTED and self._lease.current()
 
     def _members_of(self, led: LeaderPartition) -> list[int]:
         """The brokers that are in sync of a partition that is led here."""

@@ -191,6 +191,7 @@ def dispatcher_over(
                     members=lambda _: [config.id],
                     topic=lambda _: None,
                     live=lambda: [config.id],
+                    is_certain=lambda: True,
                     clock=clock,
                     after_ms=1,
                 ),

@@ -175,10 +175,12 @@ class Following:
         if followed is not None:
             self._stop_copying(followed)
             topic_id = followed.wanted.topic_id if followed.is_copy else topic_id
-        if wanted is not None and len(wanted.brokers) > 1:
-            self._watermarks.hold(topic_partition)
-        else:
-            self._watermarks.lead(topic_partition)
+        was_followed = wanted or (followed.wanted if followed is not None else None)
+        if was_followed is not None:  # else it has the rule of who leads it, perhaps
+            if len(was_followed.brokers) > 1:
+                self._watermarks.hold(topic_partition)
+            else:
+                self._watermarks.lead(topic_partition)
         log = self._logs.get(topic_partition)
         return topic_id is not None and log is not None and log.topic_id == topic_id
 

@@ -44,12 +44,6 @@ class KnownStates:
         known = self._known.get(topic_partition)
         return known[1] if known is not None and known[0] == topic_id else None
 
-    def note(self, topic_partition: TopicPartition, topic_id: str, state: PartitionState) -> None:
-        """Notes what this broker has written itself, if that is news."""
-        now = self.get(topic_partition, topic_id)
-        if now is None or now.leader_epoch < state.leader_epoch:
-            self._known[topic_partition] = topic_id, state
-
     def forget(self) -> None:
         """Has all read again."""
         self._known = {}

@@ -339,6 +339,8 @@ class ReplicaManager:
         ranks: dict[TopicPartition, int] = {}
         candidates: dict[TopicPartition, Assigned] = {}
         for record, topic_partition, state in self._replicated(image):
+            if self._is_led(topic_partition, record):
+                continue  # elected just now; the news of it is under way
             each = Assigned(topic_partition, record, state)
             rank = self._assignments.rank(each, state, self._live)
             if rank is not None:

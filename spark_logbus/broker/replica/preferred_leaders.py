@@ -19,7 +19,7 @@ from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.errors import BrokerUnavailableError, LogbusError
 from spark_logbus.model import TopicPartition
-from spark_logbus.retry import Deadline
+from spark_logbus.retry import Backoff, Deadline
 from spark_logbus.threads import Periodic
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ _LEAST_PAUSE_S: Final = 0.1
 # To hand over one partition takes some tens of milliseconds; what could not be in this time is
 # tried again after the next pause.
 _WITHIN_S: Final = 5.0
+# One that cannot be given back costs its writers a pause each time.
+_AGAIN: Final = Backoff(first_ms=5_000, max_ms=300_000)
 # As many at a time, so that the first of them to be asked for are not given up before their turn.
 _AT_A_TIME: Final = 200
 
@@ -38,7 +40,8 @@ class PreferredLeaders:
     ``thread``. Thread-safe.
 
     ``members`` gives the brokers that are in sync of a partition that is led here, ``topic`` a
-    topic as this broker knows it, and ``live`` the brokers that are registered.
+    topic as this broker knows it, and ``live`` the brokers that are registered. ``is_certain``
+    tells if that is known for certain: ZooKeeper is reached.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class PreferredLeaders:
         members: Callable[[LeaderPartition], Collection[int]],
         topic: Callable[[str], TopicRecord | None],
         live: Callable[[], Collection[int]],
+        is_certain: Callable[[], bool],
         clock: Clock,
         after_ms: int,
     ) -> None:
@@ -59,9 +63,12 @@ class PreferredLeaders:
         self._members = members
         self._topic = topic
         self._live = live
+        self._is_certain = is_certain
         self._clock = clock
         self._after_s = after_ms / 1000
         self._since: dict[LeaderPartition, float] = {}  # when its preferred leader was seen in sync
+        self._tries: dict[LeaderPartition, int] = {}
+        self._not_before: dict[LeaderPartition, float] = {}
         self.thread = Periodic(
             "preferred-leaders",
             self.look,
@@ -71,6 +78,8 @@ class PreferredLeaders:
 
     def look(self) -> None:
         """Gives back what could have been given back for long enough."""
+        if not self._is_certain():
+            return
         now = self._clock.monotonic()
         due: list[tuple[TopicPartition, int]] = []
         since: dict[LeaderPartition, float] = {}
@@ -79,9 +88,17 @@ class PreferredLeaders:
             if preferred is None or preferred not in self._able(led):
                 continue
             since[led] = self._since.get(led, now)
-            if now - since[led] >= self._after_s and len(due) < _AT_A_TIME:
+            if (
+                now - since[led] >= self._after_s
+                and now >= self._not_before.get(led, now)
+                and len(due) < _AT_A_TIME
+            ):
                 due.append((led.log.topic_partition, preferred))
+                self._tries[led] = self._tries.get(led, 0) + 1
+                self._not_before[led] = now + _AGAIN.pause_s(self._tries[led])
         self._since = since
+        for led in self._tries.keys() - since.keys():
+            del self._tries[led], self._not_before[led]
         for topic_partition, preferred in due:
             logger.info("%s goes back to broker %d, its preferred leader.",
                         topic_partition, preferred)  # fmt: skip

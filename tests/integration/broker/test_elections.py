@@ -301,7 +301,7 @@ def test_a_broker_whose_disk_was_emptied_copies_everything_anew(
     send(cluster, range(500))
     brokers.empty_disk(leader)
     brokers.start(leader)
-    assert brokers.wait_until_led(not_by=leader)
+    brokers.wait_until_led(not_by=leader)
     brokers.wait_until_in_sync(*ALL)
     for each in {*ALL} - {leader}:
         brokers.processes[each].kill()
@@ -310,7 +310,7 @@ def test_a_broker_whose_disk_was_emptied_copies_everything_anew(
 
 
 def test_nobody_leads_when_the_last_log_in_sync_is_lost(brokers: Brokers, cluster: Cluster) -> None:
-    """Those that were not in sync lack what was acknowledged, so they wait for an operator."""
+    """Brokers that were not in sync lack what was acknowledged, so they wait for an operator."""
     leader = create(brokers, cluster)
     others = sorted({*ALL} - {leader})
     for each in others:
