@@ -27,7 +27,7 @@ def value(number: int) -> bytes:
 
 
 class Passes:
-    """What was read so far."""
+    """Counts what was read so far, and compares it."""
 
     def __init__(self, records: int) -> None:
         self.records = records

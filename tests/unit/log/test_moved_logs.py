@@ -84,7 +84,7 @@ def test_a_log_whose_note_is_damaged_does_not_say_how_far_it_reaches(
 
 @pytest.mark.parametrize("becomes_free", [False, True])
 def test_a_log_on_a_full_disk_is_set_aside_as_well(broker: Broker, *, becomes_free: bool) -> None:
-    """Else nothing would make room on the disk. How far the log reaches is noted when there is
+    """The disk gets room by its deletion. The note on how far it reaches is written when there is
     some."""
     assert isinstance(broker.files, SimulatedDisk)
     broker.files.capacity = broker.files.used()
