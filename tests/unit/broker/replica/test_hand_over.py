@@ -34,6 +34,7 @@ from tests.builders.staged import WRITE, attempt, share, stage
 from tests.fakes.broker_parts import (
     EPOCH,
     T0,
+    T1,
     TOPIC_ID,
     Logs,
     held_lease,
@@ -552,3 +553,33 @@ def test_nothing_is_prepared_once_the_promise_was_let_go(handing: HandingOver) -
     handing.look()
     assert refused
     assert handing.moves.done
+
+
+def test_the_lead_goes_to_one_in_sync_when_that_is_asked_for(handing: HandingOver) -> None:
+    handing.standing.clear()
+    handing.append(2)
+    handing.tell(2, since_us=0)
+    handing.look()
+    assert handing.leads, "it does not move"
+    done = handing.hand_overs.ask(T0, FOLLOWER, within_s=5)
+    handing.look()
+    assert done.result(0) is None
+    (lead,) = handing.moves.done
+    assert (lead.to, lead.end, lead.since_us) == (FOLLOWER, 2, None)
+    assert not handing.leads
+
+
+def test_what_is_asked_for_and_cannot_be_done_in_time_says_why(handing: HandingOver) -> None:
+    handing.standing.clear()
+    done = handing.hand_overs.ask(T0, FOLLOWER, within_s=5)
+    handing.look()
+    assert not done.done()
+    handing.logs.clock.advance(5)
+    handing.look()
+    with pytest.raises(BrokerUnavailableError, match="broker 6 does not follow closely"):
+        done.result(0)
+    assert handing.leads
+    other = handing.hand_overs.ask(T1, FOLLOWER, within_s=5)
+    handing.look()
+    with pytest.raises(NotLeaderError):
+        other.result(0)
