@@ -94,7 +94,7 @@ def test_a_session_that_nobody_knows_is_begun_anew(world: Following) -> None:
 
 
 def test_the_newest_session_of_a_broker_counts(world: Following) -> None:
-    """It is on a connection that broke without a sign, or another process has that id."""
+    """An older one is on a connection that broke without a sign, or of another process."""
     answer, before, sequence = begin(world), world.context, world.sequence
     woken: list[bool] = []
     answer.subscribe(lambda: woken.append(True))
@@ -124,7 +124,7 @@ def waits_for(world: Following, broker_id: int) -> DelayedResponse:
 
 
 def test_nothing_is_kept_of_who_follows_nothing(world: Following) -> None:
-    """Neither of a stranger, nor of a broker that follows what it may not."""
+    """Asks as a stranger, and as a broker that follows what it may not."""
     names = [copy(since_us=0, topic="u", partition=each) for each in range(2_000)]
     found = results(world.ask(*names, broker_id=77))
     assert len(found) == 2_000

@@ -98,7 +98,7 @@ def copied_from(leader: int) -> dict[TopicPartition, FollowedLog]:
 def test_all_replicas_are_followed_at_once_and_reach_their_fetcher_together(
     world: Following,
 ) -> None:
-    """Each of them would end the request that waits, if it came alone."""
+    """Ends no request that waits, as each of them would if it came alone."""
     want(world, *[replica(each, led_by(2)) for each in range(COUNT)])
     wait_until(lambda: len(copied_from(2)) == COUNT)
     assert len(Fetcher.made[2].batches) < COUNT

@@ -255,7 +255,7 @@ def test_a_follower_that_has_not_everything_in_time_is_tried_again_later(
 
 
 def test_one_that_has_told_of_everything_need_not_say_it_again(handing: HandingOver) -> None:
-    """Nothing comes, so it has nothing more to tell, and ZooKeeper was away for a moment."""
+    """A follower has nothing more to tell, and ZooKeeper was away for a moment."""
     handing.append(3)
     handing.moves.away = CoordinationError("ZooKeeper is away.")
     handing.tell(3)

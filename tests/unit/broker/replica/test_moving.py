@@ -135,7 +135,7 @@ def test_a_log_that_has_led_is_let_go_before_its_partition_comes_back(
 
 
 def test_only_a_copy_is_copied_into(following: Following) -> None:
-    """What has led in another history is kept, and the partition stays where it is."""
+    """Keeps a log that has led in another history, and the partition stays where it is."""
     log = log_here(following)
     following.topics.known[T0] = msgspec.structs.replace(LED_THERE, leader_epoch=50, end=1_000)
     following.tell(brokers=(2,), moves={0: HERE})

@@ -92,7 +92,7 @@ def test_replicas_are_on_different_brokers_and_even(
 def test_racks_fail_alone(
     racks: dict[int, str | None], partitions: int, data: st.DataObject
 ) -> None:
-    """However unlike the racks are, none has more of a partition than it must."""
+    """Gives no rack more of a partition than it must have, however unlike the racks are."""
     replicas = data.draw(st.integers(1, len(racks)))
     assigned = spread(
         partitions=partitions, replicas=replicas, brokers=racks, racks=racks, existing=[]
