@@ -15,6 +15,7 @@ from typing import Any
 
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.monitoring.moves import MovesHere
+from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
@@ -84,6 +85,7 @@ class Health:
         session: Session,
         session_watch: SessionWatch,
         moves: MovesHere,
+        following: Following,
     ) -> None:
         self.phase = Phase.STARTING
         self._logs = logs
@@ -92,6 +94,7 @@ class Health:
         self._session = session
         self._session_watch = session_watch
         self._moves = moves
+        self._following = following
 
     def report(self) -> HealthReport:
         if self.phase is not Phase.SERVING:
@@ -109,9 +112,16 @@ class Health:
             *_some(self._held(), "more logs are kept whole"),
             *_some(self._moves.failed(), "more moves have failed"),
             *_some(self._moves.stuck(), "more moves do not get on"),
+            *_some(self._troubles(), "more replicas cannot follow their leaders"),
             *([problem] if (problem := self._logs.clock.problem()) is not None else []),
         ]
         return HealthReport("unhealthy" if reasons else "ok", tuple(reasons), tuple(notes))
+
+    def _troubles(self) -> dict[TopicPartition, str]:
+        return {
+            topic_partition: f"The replica of {topic_partition} cannot follow its leader: {why}"
+            for topic_partition, why in self._following.troubles().items()
+        }
 
     def offline(self) -> dict[TopicPartition, str]:
         """Partitions that take no appends, or are not even served, with the reason of each."""

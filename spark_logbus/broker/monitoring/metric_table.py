@@ -168,6 +168,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("partitions_refused", _GAUGE,
            "Partitions that are not served: their log is missing, too short or cannot be opened.",
            (), _one(lambda s: len(s.replica_manager.refused()))),
+    Metric("replicas_not_following", _GAUGE,
+           "Replicas that cannot follow their leaders for what is wrong here or there; /healthz "
+           "says why.", (), _one(lambda s: len(s.following.troubles()))),
     # -- moves to other brokers
     Metric("moves_out", _GAUGE, "Partitions that are on their way from this broker to another.", (),
            _one(lambda s: s.moves.leaving())),

@@ -67,6 +67,7 @@ class Monitoring:
             session=session,
             session_watch=session_watch,
             moves=moves,
+            following=following,
         )
         self.sources = MetricSources(
             config=config,

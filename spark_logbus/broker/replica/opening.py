@@ -66,8 +66,12 @@ class LogOpener:
         self._watermarks.follow(where, 0)
         try:
             log = self._log_of(wanted, state)
+            if wanted.move is None:
+                # What is on this disk beyond that may be nowhere else; the leader tells soon.
+                log.replication.begin(state.committed or 0)
         except BaseException:
-            self._watermarks.lead(where)
+            if wanted.move is not None:
+                self._watermarks.lead(where)
             raise
         logger.info(
             "Following %s, which %s, in epoch %d from offset %d on.",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.handlers import replica_sessions as module
+from spark_logbus.broker.replica.followers import Copy
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.errors import (
     InvalidRequestError,
@@ -63,7 +64,7 @@ def test_only_a_partition_that_has_something_is_answered_for(world: Following) -
     assert {each.flushed_end for each in tells(world)} == {0, 1}
 
 
-def tells(world: Following) -> list[object]:
+def tells(world: Following) -> list[Copy]:
     return [each.copy for each in world.followers.all()]
 
 

@@ -12,6 +12,7 @@ import pytest
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
 from spark_logbus.broker.monitoring.moves import MovesHere
+from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import (
     BrokerShuttingDownError,
@@ -38,6 +39,7 @@ class Subject:
         self.refused: dict[TopicPartition, StorageError] = {}
         self.requests = SimpleNamespace(refusal=None)
         self.moves = SimpleNamespace(failed=dict, stuck=dict)
+        self.troubles: dict[TopicPartition, str] = {}
         self.session = SimpleNamespace(
             state=SessionState.CONNECTED,
             session_timeout_ms=10_000,
@@ -51,6 +53,7 @@ class Subject:
             session=cast(Session, self.session),
             session_watch=self.watch,
             moves=cast(MovesHere, self.moves),
+            following=cast(Following, SimpleNamespace(troubles=lambda: self.troubles)),
         )
         self.health.phase = Phase.SERVING
 
@@ -69,6 +72,14 @@ def test_a_broker_that_serves(broker: Broker) -> None:
     report = Subject(broker.directory).health.report()
     assert report.healthy
     assert (report.status, report.reasons, report.notes) == ("ok", (), ())
+
+
+def test_a_replica_that_cannot_follow_is_a_note(broker: Broker) -> None:
+    subject = Subject(broker.directory)
+    subject.troubles[TP] = "There is no room."
+    report = subject.health.report()
+    assert report.healthy
+    assert report.notes == (f"The replica of {TP} cannot follow its leader: There is no room.",)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from spark_logbus.broker.replica.applying import FollowedLog
 from spark_logbus.broker.replica.assignments import WantedReplica
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
-from spark_logbus.coordination.payloads import MovePayload
+from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.errors import ProtocolError, StorageError
 from spark_logbus.log import LogConfig, PartitionLog, WantedLog
 from spark_logbus.model import TopicPartition
@@ -37,12 +38,20 @@ class World:
         self.room = 1 << 40
         self.follow(is_copy=True)
 
-    def follow(self, *, is_copy: bool) -> None:
+    def follow(
+        self,
+        *,
+        is_copy: bool,
+        wanted: WantedReplica = MOVING,
+        config: dict[str, str] | None = None,
+    ) -> None:
         self.watermarks.follow(T0, 0)
-        log = self.logs.directory.ensure_all([WantedLog(T0, TOPIC_ID, {}, follows=True)])[T0]
+        log = self.logs.directory.ensure_all([WantedLog(T0, TOPIC_ID, config or {}, follows=True)])[
+            T0
+        ]
         assert isinstance(log, PartitionLog)
         self.followed = FollowedLog(
-            MOVING,
+            wanted,
             log,
             leader=1,
             leader_epoch=7,
@@ -276,3 +285,120 @@ def test_a_piece_of_another_file_is_not_taken(world: World) -> None:
     assert world.copy.staging.replica_state() == []
     world.apply(*staged_answer(world, position=0))
     assert world.copy.staging.replica_state() == world.leader.staging.replica_state()
+
+
+# -- replicas that are assigned for good ----------------------------------------------------------
+
+
+def assigned(*, committed: int | None = None, given_up: int | None = None) -> WantedReplica:
+    record = TopicRecord("t", TOPIC_ID, {0: [1, 2]}, {})
+    return WantedReplica(
+        T0, record, state=PartitionState(1, 7, [1, 2], committed=committed, given_up=given_up)
+    )
+
+
+def led_before(world: World, *, shared: int = 10, surplus: int = 5) -> None:
+    """Fills both logs: the follower led in epoch 6, and the leader has not its last records."""
+    for log in (world.leader, world.copy):
+        log.append_as_leader(record_batch(shared), leader_epoch=6)
+    world.copy.append_as_leader(record_batch(surplus), leader_epoch=6)
+    world.copy.flush()
+    world.lead(8)
+
+
+def cut_back(world: World) -> None:
+    world.pull(diverges=LogPoint(6, 10))
+
+
+def test_a_replica_that_led_is_cut_back_to_where_it_agrees(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it has beyond that was not replicated; it is not copied again as a whole."""
+    world.follow(is_copy=False, wanted=assigned(committed=10))
+    led_before(world)
+    directory = world.copy.directory
+    with caplog.at_level(logging.INFO):
+        cut_back(world)
+    assert world.copy.ends().log_end_offset == 10
+    assert "t-0 from offset 10 up to 15 are cut off here" in caplog.text
+    assert "they were not replicated" in caplog.text
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+    world.pull_all()
+    assert world.copy.directory == directory
+    assert world.copy.epochs.entries == world.leader.epochs.entries
+    assert [each.name for each in directory.parent.iterdir() if "stray" in each.name] == []
+
+
+def test_records_that_were_replicated_and_are_cut_off_are_an_error(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The leader was elected though it had not all, as an operator asked."""
+    world.follow(is_copy=False, wanted=assigned(committed=13))
+    led_before(world)
+    with caplog.at_level(logging.ERROR):
+        cut_back(world)
+    assert world.copy.ends().log_end_offset == 10
+    assert "though those up to 13 were replicated: they are lost" in caplog.text
+
+
+@pytest.mark.parametrize(("given_up", "keeps"), [(None, False), (6, True)])
+def test_a_replica_of_which_all_has_expired_begins_anew(
+    world: World, given_up: int | None, keeps: bool
+) -> None:
+    """Its files are kept if the partition was given up: the leader may lack what they have."""
+    world.follow(is_copy=False, wanted=assigned(given_up=given_up))
+    world.copy.append_as_leader(record_batch(10), leader_epoch=6)
+    world.copy.flush()
+    parent = world.copy.directory.parent
+    world.leader.append_as_leader(record_batch(10), leader_epoch=6)
+    world.leader.go_on_at(20)
+    world.lead(5)
+    world.pull(log_start_offset=20)
+    assert world.copy.ends().log_start_offset == 20
+    assert any("stray" in each.name for each in parent.iterdir()) == keeps
+    world.pull_all()
+    assert world.copy.ends().log_end_offset == 25
+
+
+def test_the_watermark_jumps_to_one_of_the_leaders(world: World) -> None:
+    """It rests in between, where an atomic write may lie of which the log has a part."""
+    world.lead(10, 10, 10)
+    world.follow(is_copy=True, wanted=assigned())
+    for told, expected in ((10, 0), (25, 0)):
+        result, _ = world.answer()
+        result.length, result.high_watermark = 0, told
+        world.apply(result, memoryview(b""))
+        assert world.copy.ends().high_watermark == expected
+    wanted = world.followed.request(1 << 20)
+    assert wanted.offset == 0
+    found = world.leader.read_as_replica(0, max_bytes=1)
+    assert found is not None
+    result, _ = world.answer()
+    payload = found.read()
+    result.length, result.high_watermark = len(payload), 30
+    world.apply(result, memoryview(bytearray(payload)))
+    assert world.copy.ends().log_end_offset == 10
+    assert world.copy.ends().high_watermark == 10, "the log has not come to 25"
+    world.pull_all()
+    assert world.copy.ends().high_watermark == 30
+
+
+def test_so_many_watermarks_are_kept(world: World) -> None:
+    world.follow(is_copy=True, wanted=assigned())
+    for offset in range(1, 10_000):
+        world.followed.take_watermark(offset)
+    told = world.followed._told_watermarks
+    assert (told[0], told[-1], len(told)) == (1, 9_999, 64)
+
+
+def test_a_replica_leaves_flushing_to_the_system_where_the_topic_does(world: World) -> None:
+    """For a hand-over it is on the disk nevertheless."""
+    world.follow(is_copy=True, wanted=assigned(), config={"flush.policy": "os"})
+    world.lead(5)
+    world.pull()
+    wanted = world.followed.request(1 << 20)
+    assert (wanted.offset, wanted.flushed_end, wanted.safe_end) == (5, 0, 5)
+    assert world.copy.ends().high_watermark == 5
+    world.pull(hand_over=True)
+    wanted = world.followed.request(1 << 20)
+    assert (wanted.flushed_end, wanted.safe_end) == (5, 5)

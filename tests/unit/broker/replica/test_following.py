@@ -78,8 +78,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Following
         world.stop()
 
 
-def led_by(leader: int, epoch: int = 5, **fields: int) -> PartitionState:
-    return PartitionState(leader, epoch, [leader, 1], **fields)
+def led_by(leader: int, epoch: int = 5) -> PartitionState:
+    return PartitionState(leader, epoch, [leader, 1])
 
 
 def replica(partition: int, state: PartitionState, record: TopicRecord = RECORD) -> WantedReplica:
