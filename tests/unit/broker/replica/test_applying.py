@@ -313,7 +313,7 @@ def cut_back(world: World) -> None:
 def test_a_replica_that_led_is_cut_back_to_where_it_agrees(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it has beyond that was not replicated; it is not copied again as a whole."""
+    """Records beyond that were not replicated; the log is not copied again as a whole."""
     world.follow(is_copy=False, wanted=assigned(committed=10))
     led_before(world)
     directory = world.copy.directory
@@ -361,7 +361,7 @@ def test_a_replica_of_which_all_has_expired_begins_anew(
 
 
 def test_the_watermark_jumps_to_one_of_the_leaders(world: World) -> None:
-    """It rests in between, where an atomic write may lie of which the log has a part."""
+    """The watermark rests in between, where an atomic write may lie of which the log has a part."""
     world.lead(10, 10, 10)
     world.follow(is_copy=True, wanted=assigned())
     for told, expected in ((10, 0), (25, 0)):
@@ -392,7 +392,7 @@ def test_so_many_watermarks_are_kept(world: World) -> None:
 
 
 def test_a_replica_leaves_flushing_to_the_system_where_the_topic_does(world: World) -> None:
-    """For a hand-over it is on the disk nevertheless."""
+    """A hand-over has it on the disk nevertheless."""
     world.follow(is_copy=True, wanted=assigned(), config={"flush.policy": "os"})
     world.lead(5)
     world.pull()
