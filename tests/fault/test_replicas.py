@@ -42,7 +42,7 @@ def run(directory: Path, *words: object) -> None:
     assert code == 0, text[-10_000:]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_clients_of_replicas_notice_no_faults(tmp_path: Path) -> None:
     run(tmp_path, 15, SEED, REPLICAS)
