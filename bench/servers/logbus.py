@@ -53,9 +53,8 @@ class Logbus:
 
     def create_topic(self, topic: str, *, partitions: int = 1, flushed: bool = False) -> None:
         config = {} if flushed else _LEFT_TO_THE_SYSTEM
-        Admin(self.client).create_topic(
-            topic, partitions=partitions, replicas=self.replicas, config=config
-        )
+        copies: dict[str, Any] = {"replicas": self.replicas} if self.replicas > 1 else {}
+        Admin(self.client).create_topic(topic, partitions=partitions, config=config, **copies)
 
     def delete_topic(self, topic: str) -> None:
         Admin(self.client).delete_topic(topic)

@@ -128,7 +128,8 @@ def test_a_broker_that_joins_two_gets_a_third(brokers: Brokers) -> None:
 
 def _plan_with(admin: Admin, broker_id: int) -> Mapping[TopicPartition, int]:
     """The moves that level the brokers, if that one is known already."""
-    return {where: to for where, to in admin.plan_rebalance().targets().items() if to == broker_id}
+    plan = admin.plan_rebalance().targets()
+    return {where: broker_id for where, to in plan.items() if to == (broker_id,)}
 
 
 @pytest.mark.long

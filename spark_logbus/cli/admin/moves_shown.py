@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_logbus.cli.output import NUMBER, SIZE, Column, Console, Table
+from spark_logbus.cli.output import NUMBER, SIZE, Column, Console, Kind, Table
 from spark_logbus.clock import SystemClock
 from spark_logbus.model import TopicPartition
 from spark_logbus.plurals import plural
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _TELL_EVERY_S: Final = 5.0  # without a terminal
 _STUCK_S: Final = 20.0
+_BROKERS: Final = Kind(
+    lambda ids: ", ".join(map(str, ids)), lambda ids: ",".join(map(str, ids)), right=True
+)
 _SHOWN: Final = 20  # moves in a table; --json has all
 
 
@@ -27,8 +30,8 @@ def plan_table(plan: MovePlan) -> Table:
         Column("topic"),
         Column("partition", NUMBER),
         Column("size_bytes", SIZE, "size"),
-        Column("from", NUMBER),
-        Column("to", NUMBER),
+        Column("from", _BROKERS),
+        Column("to", _BROKERS),
         title="Moves",
     )
     for each in plan.moves:
@@ -38,8 +41,8 @@ def plan_table(plan: MovePlan) -> Table:
                 "topic": where.topic,
                 "partition": where.partition,
                 "size_bytes": each.size_bytes,
-                "from": each.from_broker,
-                "to": each.to_broker,
+                "from": [*each.replicas],
+                "to": [*each.to],
             }
         )
     return rows
@@ -48,7 +51,7 @@ def plan_table(plan: MovePlan) -> Table:
 def move_fields(move: MoveState) -> dict[str, Any]:
     """A move of a partition, for JSON."""
     return {
-        "to": move.to,
+        "to": move.replicas or [move.to],
         "since_us": move.since_us,
         "throttle": move.throttle,
         "copied_bytes": move.copied_bytes if move.copied_bytes >= 0 else None,
@@ -60,13 +63,14 @@ def move_fields(move: MoveState) -> dict[str, Any]:
 
 def moved_so_far(fields: Mapping[str, Any], leader: int | None, running: Collection[int]) -> str:
     """A move in some words: where to, how far, and what is wrong with it."""
+    to = ", ".join(map(str, fields["to"]))
     if fields["error"]:
-        return f"to {fields['to']} failed: {fields['error']}"
+        return f"to {to} failed: {fields['error']}"
     copied, total = fields["copied_bytes"], fields["total_bytes"]
     if copied is None or total is None:
-        told = f"to {fields['to']}, has not begun"
+        told = f"to {to}, has not begun"
     else:
-        told = f"to {fields['to']}, {copied / total if total else 1:.0%}"
+        told = f"to {to}, {copied / total if total else 1:.0%}"
     wrong = _trouble(leader, fields["to"], fields["quiet_s"], running)
     return f"{told}, {wrong}" if wrong else told
 
@@ -77,7 +81,7 @@ def moves_table(moves: Collection[MoveDescription], running: Collection[int]) ->
         Column("topic"),
         Column("partition", NUMBER),
         Column("from", NUMBER),
-        Column("to", NUMBER),
+        Column("to", _BROKERS),
         Column("copied_bytes", SIZE, "copied"),
         Column("total_bytes", SIZE, "of"),
         Column("state"),
@@ -94,11 +98,13 @@ def moves_table(moves: Collection[MoveDescription], running: Collection[int]) ->
     return rows
 
 
-def _trouble(leader: int | None, to: int, quiet_s: float, running: Collection[int]) -> str:
+def _trouble(
+    leader: int | None, to: Collection[int], quiet_s: float, running: Collection[int]
+) -> str:
     """Reason why a move that has not failed does not get on, empty where it does."""
     if leader is None:
         return "waits for a leader"
-    for broker_id in (leader, to):
+    for broker_id in (leader, *to):
         if broker_id not in running:
             return f"waits for broker {broker_id}, which is not running"
     return f"stuck for {_duration(quiet_s)}" if quiet_s >= _STUCK_S else ""
@@ -109,7 +115,7 @@ def fields_of_move(move: MoveDescription) -> dict[str, Any]:
     return {
         **place(move.topic_partition),
         "from": move.leader,
-        "to": move.to,
+        "to": [*move.to],
         "since_us": move.since_us,
         "throttle": move.throttle,
         "copied_bytes": move.copied_bytes,

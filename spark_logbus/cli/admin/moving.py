@@ -71,7 +71,11 @@ def move(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", help="Ids of the brokers; partitions are spread over them.", metavar="ID,..."
+            "--to",
+            help="Ids of the brokers; partitions are spread over them. Of partitions with several "
+            "replicas: as many as these, the preferred leader first; of several partitions they "
+            "take turns.",
+            metavar="ID,...",
         ),
     ] = None,
     cancel: Annotated[
@@ -94,6 +98,7 @@ def move(
     Example:
       logbus topics move events --to 3
       logbus topics move events -p 0 -p 1 --to 2,3 --throttle 200MB --execute
+      logbus topics move bookings -p 0 --to 2,3,4 --execute
       logbus topics move events --cancel
     """
     if (name is None) == (topic is None):
@@ -214,6 +219,29 @@ def rebalance(
         )  # fmt: skip
 
 
+def change_replicas(
+    topic: str,
+    replicas: int,
+    throttle: int,
+    *,
+    execute: bool,
+    wait: bool,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Gives the partitions of a topic another number of replicas, by moves."""
+    from spark_logbus.client import Admin
+
+    with connected(zookeeper) as cluster:
+        admin = Admin(cluster)
+        _carry_out(
+            admin, cluster, admin.plan_replicas(topic, replicas), throttle, execute=execute,
+            wait=wait, as_json=as_json,
+            nothing=f"Nothing to do: each partition of {topic} has "
+            f"{plural(replicas, 'replica')}, or is to have.",
+        )  # fmt: skip
+
+
 def _ids(text: str) -> list[int]:
     try:
         ids = [int(each) for each in text.split(",")]
@@ -263,7 +291,7 @@ def _carry_out(
         out.print(f"Dry run: {what} would be moved. Nothing was changed; add --execute to do it.")
         return
     # Those that are under way are asked for again: they get the new throttle.
-    under_way = {move.topic_partition: move.to_broker for move in plan.under_way}
+    under_way = {move.topic_partition: move.to for move in plan.under_way}
     admin.move_partitions({**under_way, **plan.targets()}, throttle)
     if not wait:
         out.print(f"The brokers are moving {what}; `logbus cluster` shows how far they are.")

@@ -13,13 +13,14 @@ from spark_logbus.cli.admin.electing import elect
 from spark_logbus.cli.admin.expiring import expiring
 from spark_logbus.cli.admin.give_up import give_up
 from spark_logbus.cli.admin.moves_shown import move_fields, moved_so_far
-from spark_logbus.cli.admin.moving import move
+from spark_logbus.cli.admin.moving import NoWait, Throttle, change_replicas, move
 from spark_logbus.cli.admin.quantities import in_units, topic_config
 from spark_logbus.cli.admin.schema_files import read_schema
 from spark_logbus.cli.completion import subject_names
 from spark_logbus.cli.options import (
     DEFAULT_ZOOKEEPER,
     AsJson,
+    Execute,
     Topic,
     Topics,
     Yes,
@@ -369,25 +370,54 @@ def alter(
         int | None,
         typer.Option("--partitions", "-p", help="Have so many from now on; only more.", min=1),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas",
+            "-r",
+            help="Have so many replicas of each partition. A plan is shown, and done with "
+            "--execute.",
+            min=1,
+        ),
+    ] = None,
+    throttle: Throttle = "50MB",  # type: ignore[assignment]
+    no_wait: NoWait = False,
+    execute: Execute = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before data is deleted.")
     ] = False,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
     as_json: AsJson = False,
 ) -> None:
-    """Change a topic's configuration or add partitions, while it is in use.
+    """Change a topic's configuration or its replicas, or add partitions, while it is in use.
+
+    Replicas are added where least is, in other racks while there are some, and taken away where
+    most is; that is done by moves of partitions, which `logbus cluster` shows. A dry run unless
+    --execute is given.
 
     \b
     Example:
       logbus topics alter orders -s retention.ms=12h -u segment.bytes
+      logbus topics alter orders --replicas 3 --execute
     """
     from spark_logbus.client import Admin
     from spark_logbus.config import refuse_unknown
 
     wanted = topic_config(put or [], option="--set")
     unwanted = drop or []
-    if not wanted and not unwanted and partitions is None:
-        raise typer.BadParameter("say what to change: --set, --unset or --partitions.")
+    other = bool(wanted or unwanted or partitions is not None)
+    if replicas is not None:
+        if other:
+            raise typer.BadParameter("change --replicas by itself, as it takes a while.")
+        change_replicas(
+            name, replicas, throttle, execute=execute, wait=not no_wait, zookeeper=zookeeper,
+            as_json=as_json,
+        )  # fmt: skip
+        return
+    if execute or no_wait:
+        raise typer.BadParameter("--execute and --no-wait are for --replicas.")
+    if not other:
+        raise typer.BadParameter("say what to change: --set, --unset, --partitions or --replicas.")
     with connected(zookeeper) as cluster:
         admin = Admin(cluster)
         topic = admin.describe([name])[name]

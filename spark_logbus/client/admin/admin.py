@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_logbus.client.admin.elections import elect_preferred
-from spark_logbus.client.admin.move_plans import MovePlan, plan_drain, plan_rebalance
+from spark_logbus.client.admin.move_plans import (
+    MovePlan,
+    plan_drain,
+    plan_rebalance,
+    plan_replicas,
+)
 from spark_logbus.client.admin.moves import (
     DEFAULT_THROTTLE,
     MoveDescription,
@@ -465,6 +470,16 @@ class Admin(OffsetQueries):
         from spark_logbus.client.admin.placement import undo_drain
 
         return undo_drain(self._cluster, broker)
+
+    def plan_replicas(self, topic: str, replicas: int) -> MovePlan:
+        """The moves that give each partition of a topic so many replicas, for ``move_partitions``.
+
+        Raises UnknownTopicError, InvalidRequestError where there are too few brokers,
+        CoordinationError.
+        """
+        from spark_logbus.client.admin.placement import read_placement
+
+        return plan_replicas(read_placement(self, self._cluster), topic, replicas)
 
     def plan_rebalance(self) -> MovePlan:
         """The moves that level what brokers have, by bytes and then by number of partitions, for

@@ -111,7 +111,8 @@ def describe_cluster(
     moves = described_moves(topics, cluster.clock.monotonic(), ())
     for move in moves:
         if not move.error:
-            led.setdefault(move.to, [])
+            for broker_id in move.to:
+                led.setdefault(broker_id, [])
     return ClusterDescription(
         zookeeper=zookeeper,
         brokers=[

@@ -9,26 +9,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from spark_logbus.client.admin.levels import BrokerLoad, Levels
+from spark_logbus.client.admin.levels import BrokerLoad, Levels, distinct_racks
 from spark_logbus.errors import BrokerUnavailableError, InvalidRequestError, UnknownTopicError
 from spark_logbus.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPartition:
-    """A partition on the broker ``assigned``, with the broker that it is on its way ``to``, if it
-    is. ``size_bytes`` is None while its leader does not serve it."""
+    """A partition and the brokers that have its ``replicas``, the preferred leader first, with
+    those that it is on its way ``to``, if it is. ``size_bytes`` is of one replica, None while its
+    leader does not serve it."""
 
     topic_partition: TopicPartition
-    assigned: int
-    to: int | None = None
+    replicas: tuple[int, ...]
+    to: tuple[int, ...] | None = None
     size_bytes: int | None = None
 
     @property
-    def counts_at(self) -> int:
-        return self.assigned if self.to is None else self.to
+    def counts_at(self) -> tuple[int, ...]:
+        return self.replicas if self.to is None else self.to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class Placement:
     moving: Collection[int]
     drained: Collection[int]
     most: int = 1_000
+    racks: Mapping[int, str | None] = field(default_factory=dict)
 
     def takers(self) -> list[int]:
         """Returns the brokers to which partitions can be moved."""
@@ -48,19 +50,20 @@ class Placement:
 
     def known(self) -> list[int]:
         """Returns the ids of all brokers that run, or have or are to have a partition."""
-        of_partitions = {each.assigned for each in self.partitions}
-        return sorted(
-            {*self.running, *of_partitions, *(each.counts_at for each in self.partitions)}
-        )
+        of_partitions = {
+            broker_id for each in self.partitions for broker_id in (*each.replicas, *each.counts_at)
+        }
+        return sorted({*self.running, *of_partitions})
 
 
 class PlannedMove(NamedTuple):
-    """``size_bytes`` is what is to be copied now; the partition may grow meanwhile."""
+    """``size_bytes`` is what is to be copied now, to all new brokers; the partition may grow
+    meanwhile. ``replicas`` has it now, and ``to`` is to have it, the preferred leader first."""
 
     topic_partition: TopicPartition
     size_bytes: int
-    from_broker: int
-    to_broker: int
+    replicas: tuple[int, ...]
+    to: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +85,14 @@ class MovePlan:
     def size_bytes(self) -> int:
         return sum(move.size_bytes for move in self.moves)
 
-    def targets(self) -> dict[TopicPartition, int]:
-        """Returns the broker to which each partition is to go."""
-        return {move.topic_partition: move.to_broker for move in self.moves}
+    def targets(self) -> dict[TopicPartition, tuple[int, ...]]:
+        """Returns the brokers that are to have each partition."""
+        return {move.topic_partition: move.to for move in self.moves}
 
     def __str__(self) -> str:
         lines = [
-            f"{move.topic_partition}: {move.size_bytes:,} bytes from broker {move.from_broker} to "
-            f"broker {move.to_broker}"
+            f"{move.topic_partition}: {move.size_bytes:,} bytes from {named(move.replicas)} to "
+            f"{named(move.to)}"
             for move in self.moves
         ]
         lines.append(f"{len(self.moves):,} partitions, {self.size_bytes:,} bytes.")
@@ -128,22 +131,25 @@ def plan_move(
             if of_topic
             else f"There is no topic {topic!r}; create it, or check its name."
         )
-    brokers = list(dict.fromkeys(to))
-    for broker_id in brokers:
+    for broker_id in to:
         _require_takes(placement, broker_id)
+    if any(len(of_topic[each].counts_at) > 1 for each in wanted):
+        return _plan_lists(placement, [of_topic[each] for each in wanted], to)
+    brokers = list(dict.fromkeys(to))
     left: dict[TopicPartition, str] = {}
     counts = dict.fromkeys(brokers, 0)
     share = -(-len(wanted) // len(brokers))
-    placed: dict[TopicPartition, int] = {}
+    placed: dict[TopicPartition, tuple[int, ...]] = {}
     unplaced: list[TopicPartition] = []
     under_way: list[PlannedMove] = []
     for number in wanted:
         each = of_topic[number]
-        if each.counts_at in counts and counts[each.counts_at] < share:
-            counts[each.counts_at] += 1
+        (at,) = each.counts_at
+        if at in counts and counts[at] < share:
+            counts[at] += 1
             under_way += _under_way(each)
         elif each.to is not None:
-            left[each.topic_partition] = f"It is on its way to broker {each.to}; cancel that move."
+            left[each.topic_partition] = _on_its_way(each.to)
         elif each.size_bytes is None:
             left[each.topic_partition] = "Its leader does not serve it now."
         else:
@@ -151,14 +157,64 @@ def plan_move(
     for where in unplaced:
         broker_id = min(brokers, key=lambda each: (counts[each], brokers.index(each)))
         counts[broker_id] += 1
-        placed[where] = broker_id
+        placed[where] = (broker_id,)
     return _plan(placement, placed, left, under_way)
+
+
+def _plan_lists(
+    placement: Placement, partitions: Sequence[PlacedPartition], to: Sequence[int]
+) -> MovePlan:
+    """Gives each partition replicas on all of the brokers, with leaders that take turns."""
+    if len({*to}) < len(to):
+        raise InvalidRequestError(
+            f"Replicas are each on a broker of its own; got {', '.join(map(str, to))}."
+        )
+    left: dict[TopicPartition, str] = {}
+    placed: dict[TopicPartition, tuple[int, ...]] = {}
+    under_way: list[PlannedMove] = []
+    for number, each in enumerate(partitions):
+        have = len(each.counts_at)
+        if have != len(to):
+            topic = each.topic_partition.topic
+            raise InvalidRequestError(
+                f"{each.topic_partition} has {have} replica{'s' * (have > 1)}, and {len(to)} "
+                f"broker{'s are' if len(to) > 1 else ' is'} named; name {have}, or change how many "
+                f"it has: logbus topics alter {topic} --replicas {len(to)}."
+            )
+        first = number % len(to)
+        wanted = (*to[first:], *to[:first])
+        if each.to is not None and {*each.to} == {*wanted}:
+            under_way += _under_way(each)
+        elif each.to is not None:
+            left[each.topic_partition] = _on_its_way(each.to)
+        elif each.size_bytes is None:
+            left[each.topic_partition] = _NOT_SERVED
+        else:
+            placed[each.topic_partition] = wanted
+    return _plan(placement, placed, left, under_way)
+
+
+_NOT_SERVED: Final = "Its leader does not serve it now."
+
+
+def named(brokers: Sequence[int]) -> str:
+    """Returns brokers in words, such as ``brokers 1, 2``."""
+    return f"broker{'s' * (len(brokers) > 1)} {', '.join(map(str, brokers))}"
+
+
+def _on_its_way(to: Sequence[int]) -> str:
+    return f"It is on its way to {named(to)}; cancel that move."
 
 
 def _under_way(part: PlacedPartition) -> list[PlannedMove]:
     if part.to is None:
         return []
-    return [PlannedMove(part.topic_partition, part.size_bytes or 0, part.assigned, part.to)]
+    size_bytes = _copied_bytes(part, part.to)
+    return [PlannedMove(part.topic_partition, size_bytes, part.replicas, part.to)]
+
+
+def _copied_bytes(part: PlacedPartition, to: Sequence[int]) -> int:
+    return (part.size_bytes or 0) * len({*to} - {*part.replicas})
 
 
 def _require_takes(placement: Placement, broker_id: int) -> None:
@@ -187,16 +243,18 @@ def plan_drain(placement: Placement, broker_id: int) -> MovePlan:
     and where no other one can take anything; BrokerUnavailableError for one that does not run.
     """
     require_known(placement, broker_id)
-    here = [each for each in placement.partitions if each.assigned == broker_id]
+    here = [each for each in placement.partitions if broker_id in each.replicas]
     wanted = [each for each in here if each.to is None]
     takers = [each for each in placement.takers() if each != broker_id]
-    if wanted and broker_id not in placement.running:
+    runs = broker_id in placement.running
+    sole = [each for each in wanted if len(each.replicas) == 1]
+    if sole and not runs and len(sole) == len(wanted):
         raise BrokerUnavailableError(
-            f"Broker {broker_id} is not running, so nobody can copy the {len(wanted):,} partitions "
+            f"Broker {broker_id} is not running, so nobody can copy the {len(sole):,} partitions "
             "that it has. Start it first; where its disk is lost, start it with a backup or an "
             "empty directory (docs/operations.md, A broker is gone for good)."
         )
-    if wanted and broker_id not in placement.moving:
+    if sole and runs and broker_id not in placement.moving:
         raise InvalidRequestError(
             f"Broker {broker_id} runs a release that knows no moves of partitions; upgrade it "
             "first."
@@ -204,22 +262,43 @@ def plan_drain(placement: Placement, broker_id: int) -> MovePlan:
     if wanted and not takers:
         raise InvalidRequestError(_nobody_takes(placement, broker_id))
     left = {
-        each.topic_partition: f"It is on its way to broker {broker_id}; cancel that move."
+        each.topic_partition: _on_its_way(each.to)
         for each in placement.partitions
-        if each.to == broker_id and each.assigned != broker_id
+        if each.to is not None and broker_id in each.to
     }
     loads = _loads(placement)
     level = Levels(takers, loads)
     small = level.size_bytes() / max(1, len(takers)) / 1_000
-    placed: dict[TopicPartition, int] = {}
+    placed: dict[TopicPartition, tuple[int, ...]] = {}
     for each in sorted(wanted, key=lambda part: (-(part.size_bytes or 0), part.topic_partition)):
+        able = _in_most_racks(placement, takers, each, broker_id)
         if each.size_bytes is None:
-            left[each.topic_partition] = "Its leader does not serve it now."
+            left[each.topic_partition] = _NOT_SERVED
             continue
-        to = level.emptiest() if each.size_bytes > small else level.least_led()
+        to = level.emptiest(able) if each.size_bytes > small else level.least_led(able)
         level.add(to, each.size_bytes)
-        placed[each.topic_partition] = to
+        placed[each.topic_partition] = tuple(
+            to if replica == broker_id else replica for replica in each.replicas
+        )
     return _plan(placement, placed, left, [move for each in here for move in _under_way(each)])
+
+
+def _in_most_racks(
+    placement: Placement, takers: Sequence[int], part: PlacedPartition, leaves: int
+) -> list[int]:
+    """Returns the brokers that may have a replica in the place of another: in another rack than the
+    rest while there is one. InvalidRequestError if there is none."""
+    rest = [each for each in part.replicas if each != leaves]
+    able = [each for each in takers if each not in rest]
+    if not able:
+        raise InvalidRequestError(
+            f"{part.topic_partition} has {len(part.replicas)} replicas, and none of the brokers "
+            f"that take partitions ({', '.join(map(str, takers))}) is without one, so none can "
+            f"have that of broker {leaves}. Start another broker first, or: logbus topics alter "
+            f"{part.topic_partition.topic} --replicas {len(rest)} --execute."
+        )
+    racks = {each: distinct_racks([*rest, each], placement.racks) for each in able}
+    return [each for each in able if racks[each] == max(racks.values())]
 
 
 def _nobody_takes(placement: Placement, broker_id: int) -> str:
@@ -239,22 +318,122 @@ def plan_rebalance(placement: Placement) -> MovePlan:
     """Levels the bytes and then the numbers of partitions of the brokers that take partitions, by
     few and small moves. What is within 10 % of the mean is left alone."""
     takers = placement.takers()
-    level = Levels(takers, _loads(placement))
+    level = Levels(takers, _loads(placement), placement.racks)
     for each in placement.partitions:
-        if each.to is None and each.size_bytes is not None and each.assigned in takers:
-            level.may_move(each.assigned, each.size_bytes, each.topic_partition)
+        if each.to is None and each.size_bytes is not None:
+            level.may_move(each.topic_partition, each.size_bytes, each.replicas)
     while (step := level.step_to_level_bytes() or level.step_to_level_partitions()) is not None:
         level.move(*step)
     under_way = [move for each in placement.partitions for move in _under_way(each)]
-    return _plan(placement, level.placed, {}, under_way)
+    placed = {**level.placed, **_leveled_leaders(placement, level.placed)}
+    return _plan(placement, placed, {}, under_way)
+
+
+def _leveled_leaders(
+    placement: Placement, placed: Mapping[TopicPartition, tuple[int, ...]]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """Makes others of the replicas preferred leaders, until no broker is that of two partitions
+    more than one that could take one of them."""
+    lists = {
+        each.topic_partition: placed.get(each.topic_partition, each.counts_at)
+        for each in placement.partitions
+    }
+    leads = Counter(replicas[0] for replicas in lists.values())
+    free = sorted(
+        each.topic_partition
+        for each in placement.partitions
+        if each.to is None and each.size_bytes is not None and len(each.replicas) > 1
+    )
+    takers, changed = {*placement.takers()}, dict[TopicPartition, tuple[int, ...]]()
+    again = True
+    while again:
+        again = False
+        for where in free:
+            first, *others = lists[where]
+            able = [each for each in others if each in takers]
+            least = min(able, key=lambda each: (leads[each], each), default=first)
+            if leads[first] - leads[least] >= 2:
+                rest = [each for each in lists[where] if each != least]
+                lists[where] = changed[where] = (least, *rest)
+                leads[first] -= 1
+                leads[least] += 1
+                again = True
+    return changed
+
+
+def plan_replicas(placement: Placement, topic: str, count: int) -> MovePlan:
+    """Gives each partition of a topic so many replicas: more on the brokers that have least, fewer
+    where most are full, in as many racks as can be. What has so many stays.
+
+    Raises UnknownTopicError, and InvalidRequestError where there are too few brokers.
+    """
+    parts = [each for each in placement.partitions if each.topic_partition.topic == topic]
+    if not parts:
+        raise UnknownTopicError(f"There is no topic {topic!r}; create it, or check its name.")
+    takers = placement.takers()
+    able = {*takers}.union(*(each.replicas for each in parts))
+    if not 1 <= count <= max(1, len(able)):
+        raise InvalidRequestError(
+            f"The partitions of {topic} cannot have {count} replicas: each is on a broker of its "
+            f"own, and {len(able)} can have one ({', '.join(map(str, sorted(able)))})."
+        )
+    level = Levels(able, {each: BrokerLoad(0, 0) for each in able} | _loads(placement))
+    left: dict[TopicPartition, str] = {}
+    placed: dict[TopicPartition, tuple[int, ...]] = {}
+    under_way: list[PlannedMove] = []
+    for each in sorted(parts, key=lambda part: part.topic_partition):
+        where = each.topic_partition
+        if each.to is not None:
+            if len(each.to) == count:
+                under_way += _under_way(each)
+            else:
+                left[where] = _on_its_way(each.to)
+        elif each.size_bytes is None:
+            left[where] = _NOT_SERVED
+        else:
+            placed[where] = _with_replicas(placement, level, each, count)
+    return _plan(placement, placed, left, under_way)
+
+
+def _with_replicas(
+    placement: Placement, level: Levels, part: PlacedPartition, count: int
+) -> tuple[int, ...]:
+    chosen = [*part.replicas]
+    size_bytes = part.size_bytes or 0
+    while len(chosen) < count:
+        able = [each for each in placement.takers() if each not in chosen]
+        if not able:
+            raise InvalidRequestError(
+                f"{part.topic_partition} cannot have {count} replicas: only {named(chosen)} run "
+                "and take partitions. Start another broker first."
+            )
+        racks = {each: distinct_racks([*chosen, each], placement.racks) for each in able}
+        best = [each for each in able if racks[each] == max(racks.values())]
+        chosen.append(level.least_led(best) if not size_bytes else level.emptiest(best))
+        level.add(chosen[-1], size_bytes)
+    while len(chosen) > count:
+        # The preferred leader stays: to take its replica costs a change of the lead.
+        out = max(
+            chosen[1:],
+            key=lambda each: (
+                each not in placement.running,
+                each in placement.drained,
+                distinct_racks([one for one in chosen if one != each], placement.racks),
+                level.load(each),
+            ),
+        )
+        chosen.remove(out)
+        level.add(out, -size_bytes, count=-1)
+    return tuple(chosen)
 
 
 def _loads(placement: Placement) -> dict[int, BrokerLoad]:
     counts: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     for each in placement.partitions:
-        counts[each.counts_at] += 1
-        sizes[each.counts_at] += each.size_bytes or 0
+        for broker_id in each.counts_at:
+            counts[broker_id] += 1
+            sizes[broker_id] += each.size_bytes or 0
     return {
         broker_id: BrokerLoad(counts[broker_id], sizes[broker_id])
         for broker_id in sorted(placement.running)
@@ -263,7 +442,7 @@ def _loads(placement: Placement) -> dict[int, BrokerLoad]:
 
 def _plan(
     placement: Placement,
-    placed: Mapping[TopicPartition, int],
+    placed: Mapping[TopicPartition, tuple[int, ...]],
     left: Mapping[TopicPartition, str],
     under_way: Iterable[PlannedMove] = (),
 ) -> MovePlan:
@@ -276,8 +455,8 @@ def _plan(
     sizes = {broker_id: load.size_bytes for broker_id, load in before.items()}
     for each in sorted(placement.partitions, key=lambda part: part.topic_partition):
         where = each.topic_partition
-        to = placed.get(where, each.assigned)
-        if to == each.assigned:
+        to = placed.get(where, each.replicas)
+        if to == each.replicas:
             continue
         if of_topic[where.topic] >= placement.most:
             too_many[where] = (
@@ -286,11 +465,12 @@ def _plan(
             )
             continue
         of_topic[where.topic] += 1
-        size = each.size_bytes or 0
-        moves.append(PlannedMove(where, size, each.assigned, to))
-        for broker_id, sign in ((each.assigned, -1), (to, 1)):
-            counts[broker_id] += sign
-            sizes[broker_id] += sign * size
+        moves.append(PlannedMove(where, _copied_bytes(each, to), each.replicas, to))
+        for brokers, sign in ((each.replicas, -1), (to, 1)):
+            for broker_id in brokers:
+                if broker_id in before:
+                    counts[broker_id] += sign
+                    sizes[broker_id] += sign * (each.size_bytes or 0)
     after = {broker_id: BrokerLoad(counts[broker_id], sizes[broker_id]) for broker_id in before}
     return MovePlan(
         moves=tuple(moves),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from spark_logbus.client.admin.move_plans import named
 from spark_logbus.client.admin.moves import MoveDescription, described_moves
 from spark_logbus.client.admin.placement import read_moves
 from spark_logbus.client.cluster.cluster import Cluster
@@ -64,7 +65,7 @@ class MoveFollower:
         self._admin = admin
         self._cluster = cluster
         moves = (*plan.moves, *plan.under_way)
-        self._targets = {move.topic_partition: move.to_broker for move in moves}
+        self._targets = {move.topic_partition: move.to for move in moves}
         self._sizes = {move.topic_partition: move.size_bytes for move in moves}
         self._copied: dict[TopicPartition, int] = {}
         self._seen: list[MoveDescription] = []
@@ -125,16 +126,16 @@ class MoveFollower:
             found = read_moves(self._cluster, doubtful)
         except CoordinationError:
             return
-        for where, (broker_id, move) in found.items():
+        for where, (brokers, move) in found.items():
             to = self._targets[where]
-            if broker_id == to:
+            if brokers is not None and (*brokers,) == to:
                 self._arrived.add(where)
-            elif broker_id is None:
+            elif brokers is None:
                 self._stayed[where] = "Its topic was deleted."
             elif move is None:
-                self._stayed[where] = f"The move was cancelled; it is on broker {broker_id}."
-            elif move.to != [to]:
-                self._stayed[where] = f"It was sent to broker {move.to[0]} meanwhile."
+                self._stayed[where] = f"The move was cancelled; it is on {named(brokers)}."
+            elif (*move.to,) != to:
+                self._stayed[where] = f"It was sent to {named(move.to)} meanwhile."
             elif move.error:
                 self._failed[where] = move.error
             for over in (self._failed, self._stayed):

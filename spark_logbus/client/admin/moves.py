@@ -14,7 +14,14 @@ from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.offsets.descriptions import PartitionDescription, TopicDescription
 from spark_logbus.plurals import plural
-from spark_logbus.protocol import Api, MoveRequest, MoveResponse, MoveResult, PartitionMove
+from spark_logbus.protocol import (
+    Api,
+    MoveRequest,
+    MoveResponse,
+    MoveResult,
+    MoveState,
+    PartitionMove,
+)
 from spark_logbus.retry import Deadline
 
 DEFAULT_THROTTLE: Final = 50_000_000
@@ -23,8 +30,8 @@ _PARTITIONS_PER_REQUEST: Final = 500  # keeps request and response far below the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveDescription:
-    """A move of a partition from its leader to another broker, as it was seen ``at`` (monotonic
-    seconds).
+    """A move of a partition from its leader to other brokers, as it was seen ``at`` (monotonic
+    seconds). ``to`` are all that are to have it.
 
     ``copied_bytes`` and ``total_bytes`` are None as long as the leader does not tell, as before the
     new broker has begun. ``quiet_s``: how long it has not got on. ``error`` says why the move has
@@ -33,7 +40,7 @@ class MoveDescription:
 
     topic_partition: TopicPartition
     leader: int | None
-    to: int
+    to: tuple[int, ...]
     since_us: int
     throttle: int
     error: str
@@ -139,9 +146,13 @@ def described_moves(
         for part in topics[name].partitions.values():
             if part.move is not None:
                 where = TopicPartition(name, part.partition)
-                earlier = before.get((where, part.move.to, part.move.since_us))
+                earlier = before.get((where, _to(part.move), part.move.since_us))
                 found.append(_described(where, part, at, earlier))
     return found
+
+
+def _to(move: MoveState) -> tuple[int, ...]:
+    return tuple(move.replicas) or (move.to,)
 
 
 def _described(
@@ -163,7 +174,7 @@ def _described(
     return MoveDescription(
         topic_partition=where,
         leader=part.leader_id,
-        to=move.to,
+        to=_to(move),
         since_us=move.since_us,
         throttle=move.throttle,
         error=move.error,

@@ -49,6 +49,7 @@ def _placement(session: Session, described: Mapping[str, TopicDescription]) -> P
         moving=[each.address.broker_id for each in registrations if each.features & MOVES],
         drained=DrainedBrokers(session).ids(),
         most=MAX_MOVES,
+        racks={each.address.broker_id: each.address.rack for each in registrations},
     )
 
 
@@ -59,9 +60,9 @@ def _placed(
     move = record.moves.get(partition)
     return PlacedPartition(
         topic_partition=TopicPartition(record.name, partition),
-        assigned=record.partitions[partition][0],
+        replicas=tuple(record.partitions[partition]),
         # One that has failed is where it was, and may be begun anew.
-        to=None if move is None or move.error else move.to[0],
+        to=None if move is None or move.error else tuple(move.to),
         size_bytes=None if part is None or part.ends is None else part.ends.size_bytes,
     )
 
@@ -87,16 +88,16 @@ def undo_drain(cluster: Cluster, broker_id: int) -> bool:
 
 def read_moves(
     cluster: Cluster, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, tuple[int | None, MovePayload | None]]:
-    """Reads in ZooKeeper what has become of moves: the broker of each partition, None if there is
+) -> dict[TopicPartition, tuple[list[int] | None, MovePayload | None]]:
+    """Reads in ZooKeeper what has become of moves: the brokers of each partition, None if there is
     no such partition any more, and the move that stands. Raises CoordinationError."""
     wanted = list(partitions)
     with _opened(cluster) as session:
         records = TopicRegistry(session).some({each.topic for each in wanted})
-    found: dict[TopicPartition, tuple[int | None, MovePayload | None]] = {}
+    found: dict[TopicPartition, tuple[list[int] | None, MovePayload | None]] = {}
     for each in wanted:
         record = records.get(each.topic)
         assigned = None if record is None else record.partitions.get(each.partition)
         move = None if record is None else record.moves.get(each.partition)
-        found[each] = (None if assigned is None else assigned[0], move)
+        found[each] = (assigned, move)
     return found

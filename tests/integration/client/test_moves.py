@@ -81,7 +81,7 @@ def test_moves_are_begun_described_and_cancelled(world: World) -> None:
     assert admin.describe_moves() == []
     assert admin.move_partitions({T0: 2, T1: 1}, throttle=1_000) == {T0}
     (move,) = wait_until(admin.describe_moves)
-    assert (move.topic_partition, move.leader, move.to) == (T0, 1, 2)
+    assert (move.topic_partition, move.leader, move.to) == (T0, 1, (2,))
     assert (move.throttle, move.error, move.bytes_per_s) == (1_000, "", None)
     assert move.since_us > 0
     # Begun again, it is the same move.
@@ -116,10 +116,10 @@ def test_a_broker_is_drained(world: World) -> None:
     with pytest.raises(InvalidRequestError, match="no broker 9; there are: 1, 2"):
         admin.drain(9)
     plan = admin.drain(1)
-    assert plan.targets() == dict.fromkeys((T0, T1, U0, U1), 2)
+    assert plan.targets() == dict.fromkeys((T0, T1, U0, U1), (2,))
     wait_until(lambda: len(admin.describe_moves()) == 4)
     again = admin.plan_drain(1)
-    assert (again.moves, [each.to_broker for each in again.under_way]) == ((), [2] * 4)
+    assert (again.moves, [each.to for each in again.under_way]) == ((), [(2,)] * 4)
     assert admin.plan_rebalance().moves == ()
     assert [each.drained for each in admin.describe_cluster().brokers] == [True, False]
     assert admin.plan_drain(2).left.keys() == {T0, T1, U0, U1}
@@ -159,7 +159,7 @@ def test_a_broker_that_is_drained_gets_nothing_new(two: Cluster) -> None:
 
 def test_moves_are_followed_until_each_is_over(world: World) -> None:
     admin = world.admin
-    wanted = [PlannedMove(each, 100, 1, 2) for each in (T0, T1, U0, U1)]
+    wanted = [PlannedMove(each, 100, (1,), (2,)) for each in (T0, T1, U0, U1)]
     plan = MovePlan(moves=tuple(wanted[:3]), under_way=(wanted[3],))
     admin.move_partitions({each.topic_partition: 2 for each in wanted})
     follower = MoveFollower(admin, world.cluster, plan)

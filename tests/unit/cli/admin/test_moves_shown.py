@@ -20,7 +20,7 @@ from spark_logbus.protocol import MoveState
 
 def described(number: int, **fields: Any) -> MoveDescription:
     values: dict[str, Any] = {
-        "leader": 1, "to": 2, "since_us": 1, "throttle": 0, "error": "", "copied_bytes": 50,
+        "leader": 1, "to": (2,), "since_us": 1, "throttle": 0, "error": "", "copied_bytes": 50,
         "total_bytes": 100, "quiet_s": 0.0, "at": 1.0,
     }  # fmt: skip
     where = TopicPartition("t", number)
@@ -80,6 +80,7 @@ def test_a_move_in_some_words() -> None:
             "to 3, 33%, stuck for 1 min 1 s",
         ),
         (MoveState(3, 1, error="No room."), "to 3 failed: No room."),
+        (MoveState(3, 1, replicas=[3, 1]), "to 3, 1, has not begun"),
     ):
         assert moved_so_far(move_fields(state), 1, [1, 3]) == said
 
@@ -89,14 +90,14 @@ def test_a_move_says_which_broker_it_waits_for(leader: int) -> None:
     move = move_fields(MoveState(3 if leader == 1 else 2, 1, copied_bytes=1, total_bytes=3,
                                  quiet_ms=61_000))  # fmt: skip
     told = moved_so_far(move, leader, [1, 2])
-    assert told == f"to {move['to']}, 33%, waits for broker 3, which is not running"
+    assert told == f"to {move['to'][0]}, 33%, waits for broker 3, which is not running"
 
 
 def test_what_failed_comes_first_and_what_waits_last() -> None:
     moves = [
         described(0, copied_bytes=None, total_bytes=None), described(1),
         described(2, error="No room."), described(3, quiet_s=60.0),
-        described(4, to=3), described(5, leader=9, quiet_s=70.0),
+        described(4, to=(3,)), described(5, leader=9, quiet_s=70.0),
     ]  # fmt: skip
     assert moves_table(moves, [1, 2]).plain() == [
         "TOPIC  PARTITION  FROM  TO  COPIED-BYTES  TOTAL-BYTES  STATE",
