@@ -53,8 +53,9 @@ class Logbus:
 
     def create_topic(self, topic: str, *, partitions: int = 1, flushed: bool = False) -> None:
         config = {} if flushed else _LEFT_TO_THE_SYSTEM
-        copies: dict[str, Any] = {"replicas": self.replicas} if self.replicas > 1 else {}
-        Admin(self.client).create_topic(topic, partitions=partitions, config=config, **copies)
+        Admin(self.client).create_topic(
+            topic, partitions=partitions, replicas=self.replicas, config=config
+        )
 
     def delete_topic(self, topic: str) -> None:
         Admin(self.client).delete_topic(topic)

@@ -20,7 +20,8 @@ from tests.servers.hosts import command_on_a_network
 
 PROGRAM = "tests.fault.load.replicas_program"
 SEED = int(os.environ.get("LOGBUS_REPLICAS_SEED", random.SystemRandom().randrange(1 << 30)))
-ROUNDS = int(os.environ.get("LOGBUS_REPLICAS", "30"))
+ROUNDS = int(os.environ.get("LOGBUS_REPLICAS", "300"))
+REPLICAS = 3
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,18 @@ def run(directory: Path, *words: object) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_clients_of_replicas_notice_no_faults(tmp_path: Path) -> None:
+    run(tmp_path, 15, SEED, REPLICAS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+def test_clients_of_replicas_notice_nothing_of_many_faults(tmp_path: Path) -> None:
+    run(tmp_path, ROUNDS, SEED, REPLICAS, "spark")
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_clients_notice_no_faults_of_single_copies(tmp_path: Path) -> None:
-    run(tmp_path, ROUNDS, SEED, 1)
+    run(tmp_path, 30, SEED, 1)

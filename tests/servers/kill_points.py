@@ -21,7 +21,8 @@ class KillPoints:
     """Points of a driver's atomic writes: *staged*, *prepared*, *decided*, *half-published* (in
     one partition), and *published*; of brokers between which a partition moves: *copying*,
     *handing-over*, *handed-over*, *taking* and *taken* (the lead), *setting-aside* and *set-aside*
-    (the old log). ``directory`` is made."""
+    (the old log); of brokers with replicas: *electing* and *elected*, *changing-in-sync* and
+    *changed-in-sync*. ``directory`` is made."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)

@@ -229,9 +229,17 @@ class AppendHandler:
         self._in_sync.require_enough(led)
         staged = led.log.staging.stage(data, leader_epoch=led.leader_epoch, by=by)
         first = staged.base_sequence
-        pending.wait_for(
-            number, LogAppendInfo(first, first, staged.staged_at_us), staged.when_flushed
-        )
+
+        def when_staged(callback: Callable[[LogbusError | None], None]) -> None:
+            def flushed(error: LogbusError | None) -> None:
+                if error is not None:
+                    callback(error)
+                else:
+                    self._in_sync.when_staged(led, staged.write, callback)
+
+            staged.when_flushed(flushed)
+
+        pending.wait_for(number, LogAppendInfo(first, first, staged.staged_at_us), when_staged)
 
 
 def _named(request: AppendRequest | StageRequest) -> Iterator[TopicPartition]:

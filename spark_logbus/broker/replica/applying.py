@@ -250,6 +250,10 @@ class FollowedLog:
     def _cut_to(self, offset: int, log_start: int) -> None:
         ends = self.log.ends()
         if offset >= ends.log_end_offset:
+            before = self.log.epochs.latest
+            self.log.truncate_to(ends.log_end_offset)  # an epoch of which nothing was written
+            if self.log.epochs.latest < before:
+                return
             raise ProtocolError(
                 f"The leader has {self.topic_partition} cut back to {offset}, and it ends at "
                 f"{ends.log_end_offset} already."

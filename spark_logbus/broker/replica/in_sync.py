@@ -19,8 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from spark_logbus.broker.replica.followers import Follower, Followers
-from spark_logbus.broker.replica.members import Change, Members, has_staged
+from spark_logbus.broker.replica.members import Change, Members
 from spark_logbus.broker.replica.removal import fields_about
+from spark_logbus.broker.replica.staging_waits import OnStaged
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.clock import Clock
@@ -138,9 +139,17 @@ class InSync:
             if known is None or known.led is not led:
                 return
             del self._led[topic_partition]
-            if self._members.pop(topic_partition, None) is not None:
+            members = self._members.pop(topic_partition, None)
+            if members is not None:
                 self._watermarks.hold(topic_partition)
         self._followers.forget(topic_partition)
+        if members is not None:
+            members.staging.end(
+                NotLeaderError(
+                    f"Broker {self._broker_id} led {topic_partition} no longer when some replicas "
+                    "in sync lacked what was staged; refresh the metadata and ask its leader."
+                )
+            )
         led.log.replication.end_waiting(
             NotLeaderError(
                 f"The record batch was written to {topic_partition} and may become visible, but "
@@ -249,6 +258,7 @@ class InSync:
         members.note(follower, self._clock.monotonic())
         if members.is_counted(follower.copy.broker_id):
             follower.led.log.advance_high_watermark()
+            members.staging.look()
         elif members.may_join(follower) and members not in self._not_before:
             self.thread.wake()
 
@@ -326,6 +336,7 @@ class InSync:
                     members.give_up()
                 self._retry_later(members, state)
             members.led.log.advance_high_watermark()
+            members.staging.look()
         self._followers.look_again()
 
     def _retry_later(self, members: Members, error: LogbusError) -> None:
@@ -348,6 +359,15 @@ class InSync:
 
     # -- what is staged -------------------------------------------------------------------
 
+    def when_staged(self, led: LeaderPartition, write: int, callback: OnStaged) -> None:
+        """Call back when all that a write has staged by now is on the disks of all that are in
+        sync, or with the reason why that is not known."""
+        members, position = self.members(led), led.log.staging.position_of(write)
+        if members is None or position is None:
+            callback(None)
+        else:
+            members.staging.wait(write, position.size_bytes, callback)
+
     def wait_until_staged(self, led: LeaderPartition, write: int, *, timeout_s: float) -> None:
         """Wait until all that a write has staged by now is on the disks of all that are in sync, or
         join just now. Raises RequestTimeoutError, NotEnoughReplicasError."""
@@ -358,9 +378,7 @@ class InSync:
         size_bytes = position.size_bytes
 
         def is_over() -> bool:
-            return self.members(led) is not members or members.have(
-                lambda each: has_staged(led.log, each, write, size_bytes)
-            )
+            return self.members(led) is not members or members.have_staged(write, size_bytes)
 
         done = self._followers.wait_until(is_over, timeout_s=timeout_s)
         if not done or self.members(led) is not members:

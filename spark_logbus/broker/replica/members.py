@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from spark_logbus.broker.replica.followers import Follower, Followers
+from spark_logbus.broker.replica.staging_waits import StagingWaits
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.coordination.writes.promises import FIRST_PROMISE
@@ -73,6 +74,7 @@ class Members:
         self._leaving: frozenset[int] = frozenset()
         self._members: Mapping[int, str] = {}  # but for the leader
         self._counted: dict[int, str] = {}
+        self.staging = StagingWaits(self._is_staged)
         self.know(state)
 
     # -- who is in sync -------------------------------------------------------------------
@@ -227,6 +229,14 @@ class Members:
             and condition(follower)
             for broker_id, log_id in counted
         )
+
+    def have_staged(self, write: int, size_bytes: int) -> bool:
+        """True if so much of what a write has staged is on the disks of all that are counted."""
+        return self.have(lambda each: has_staged(self.led.log, each, write, size_bytes))
+
+    def _is_staged(self, write: int, size_bytes: int) -> bool:
+        is_over = self.led.log.staging.position_of(write) is None
+        return is_over or self.have_staged(write, size_bytes)
 
     def _has_all(self, broker_id: int, log_id: str) -> bool:
         follower = self._followers.find(self.led, broker_id)

@@ -15,6 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
@@ -254,7 +255,12 @@ class AtomicWrites:
         for topic_partition, count in records.items():
             topic = topic_partition.topic
             if topic not in topics:
-                topics[topic] = TopicShares(self._cluster.topic(topic, deadline).topic_id, {})
+                known = self._cluster.retrying(
+                    f"Looking for topic {topic}",
+                    partial(self._cluster.topic, topic),
+                    deadline=deadline,
+                )
+                topics[topic] = TopicShares(known.topic_id, {})
             topics[topic].records[topic_partition.partition] = count
         attempts = attempts_text(task.attempt for task in tasks)
         return Decision(identity.version, write, attempts, topics)

@@ -60,8 +60,10 @@ class StagedTotals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedAppend:
-    """Place of what was staged: after so many records of its attempt, before ``end`` of a file."""
+    """Place of what was staged: after so many records of its attempt, before ``end`` of the file of
+    the write."""
 
+    write: int
     base_sequence: int
     staged_at_us: int
     file: StagedFile
@@ -158,7 +160,8 @@ class PartitionStaging:
             end = file.append(batches, data, now_us=now_us, epoch=epoch, admit=admit)
             if end is not None:  # else the write was discarded meanwhile
                 self._writer.tell_written()
-                return StagedAppend(batches[0].header.base_sequence, now_us, file, end)
+                write = write_of(producer_id)
+                return StagedAppend(write, batches[0].header.base_sequence, now_us, file, end)
 
     def wait_for_appends(self) -> None:
         """Wait until what is staged or prepared now is through."""

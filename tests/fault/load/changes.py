@@ -6,10 +6,12 @@ import random
 from typing import Final
 
 from spark_logbus.client import Admin, Cluster, Producer, RangeReader
+from spark_logbus.errors import ConfigError
 from spark_logbus.model import OffsetRange, TopicPartition
 from tests.fault.load.moves import begin
 from tests.fault.load.participants import Participant
-from tests.fault.load.records import PRODUCER, replicated
+from tests.fault.load.records import PRODUCER, WAIT_S
+from tests.helpers import wait_until
 
 OTHER: Final = "other"
 _TIMEOUT_MS: Final = 240_000
@@ -45,12 +47,25 @@ class Changer(Participant):
             self.progress += 1
             self.stopping.wait(1)
 
+    def _create(self) -> bool:
+        """Creates the other topic, unless brokers are away that it needs."""
+        try:
+            self._admin.create_topic(
+                OTHER,
+                partitions=_PARTITIONS,
+                timeout_ms=_TIMEOUT_MS,
+                replicas=self._replicas,
+                if_not_exists=True,
+            )
+        except ConfigError:
+            assert self._replicas > 1, "one broker is enough"
+            return False
+        return True
+
     def _live(self) -> None:
         """One life of the other topic."""
         chance, life = self._chance, self.progress
-        self._admin.create_topic(
-            OTHER, partitions=_PARTITIONS, timeout_ms=_TIMEOUT_MS, **replicated(self._replicas)
-        )
+        wait_until(self._create, deadline_s=WAIT_S, message="enough brokers for the other topic")
         where = [TopicPartition(OTHER, number) for number in range(_PARTITIONS)]
         with Producer(self._cluster, PRODUCER) as producer:
             for one in where:

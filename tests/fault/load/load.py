@@ -26,7 +26,7 @@ from tests.fault.load.compacted import (
 from tests.fault.load.machines import Machines
 from tests.fault.load.participants import Everyone, Participant
 from tests.fault.load.readers import EndsWatcher, GroupMember, Reader, check_group, group_has_all
-from tests.fault.load.records import WAIT_S, Content, replicated
+from tests.fault.load.records import WAIT_S, Content
 from tests.fault.load.writers import AtomicWriter, Filler, KilledWriters, Sender, Writer
 from tests.helpers import wait_until
 
@@ -66,7 +66,7 @@ class Load:
             AtomicWriter(6, remote, partitions),
             KilledWriters(7, local, partitions, machines.points, directory),
         ]
-        Admin(local).create_topic(COMPACTED, partitions=1, config=CONFIG, **replicated(replicas))
+        Admin(local).create_topic(COMPACTED, partitions=1, config=CONFIG, replicas=replicas)
         self._keyed_writer, self._keyed_reader = KeyedWriter(8, local), KeyedReader(remote)
         self._filler = Filler(local, dict.fromkeys(partitions, filling))
         self._readers = [Reader(1, local, partitions), Reader(2, remote, partitions)]

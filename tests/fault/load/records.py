@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from spark_logbus.client import ClientConfig, ProducerConfig
 from spark_logbus.model import TopicPartition
@@ -52,11 +51,6 @@ def record_of(value: bytes) -> Record:
     record = int(value[: value.index(b":")])
     assert value == value_of(record), f"{record} is not what was written"
     return record
-
-
-def replicated(count: int) -> Mapping[str, Any]:
-    """Returns how a topic is created with so many replicas."""
-    return {"replicas": count} if count > 1 else {}
 
 
 class Places:

@@ -4,8 +4,10 @@ each of them."""
 from __future__ import annotations
 
 import logging
+import os
 import random
 import re
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +24,7 @@ from tests.fault.load.cluster_on_hosts import LAG_S, SESSION_S, MachinesOnHosts
 from tests.fault.load.compacted import KEYED
 from tests.fault.load.failovers import Prober
 from tests.fault.load.logs import check_compacted_same, check_same
+from tests.fault.load.machines import pause
 from tests.fault.load.participants import Everyone
 from tests.fault.load.records import WAIT_S
 from tests.helpers import wait_until
@@ -34,10 +37,11 @@ _LEADING: Final = re.compile(r"Leading (\S+) in epoch (\d+)")
 
 @dataclass(frozen=True)
 class Scene:
-    """Objects of a fault: brokers in an order by chance, of which the first leads something."""
+    """Objects of a fault: brokers in an order by chance, of which the first leads ``where``."""
 
     machines: MachinesOnHosts
     chance: random.Random
+    where: TopicPartition
     brokers: Sequence[int]
     wait_until_in_sync: Callable[[], None]
 
@@ -201,6 +205,50 @@ def restarted_in_turn(scene: Scene) -> None:
         scene.wait_until_in_sync()
 
 
+def _when_another_is_to_lead(point: str, then: Callable[[Scene, int], None]) -> Fault:
+    """A fault of the broker that comes to a point of an election, or of a change of who is in sync,
+    after the first was killed."""
+
+    def fault(scene: Scene) -> None:
+        machines = scene.machines
+        machines.points.arm(point, scene.where.topic)
+        first = machines.brokers[scene.first]
+        machines.killed.add(scene.first)
+        first.kill()
+        if point in _OF_MEMBERS:
+            pause(SESSION_S)
+            first.launch()  # it may have led all: then who is in sync changes when it is back
+        stopped = machines.wait_for_point(point, scene.where.topic)
+        try:
+            then(scene, stopped)
+        finally:
+            os.kill(machines.brokers[stopped].pid, signal.SIGCONT)
+        if not first.running:
+            first.launch()
+        first.wait_until_ready()
+        machines.killed.clear()
+
+    fault.__name__ = f"{then.__name__}_at_{point}"
+    _AT_POINTS.add(fault)
+    return fault
+
+
+_AT_POINTS: Final[set[Fault]] = set()
+_OF_MEMBERS: Final = ("changing-in-sync", "changed-in-sync")
+
+
+def other_killed(scene: Scene, stopped: int) -> None:
+    scene.machines.kill(stopped, away_s=scene.a_while())
+
+
+def other_sleeps(scene: Scene, stopped: int) -> None:
+    pause(_LONG_S)
+
+
+def zookeeper_killed_too(scene: Scene, stopped: int) -> None:
+    scene.machines.kill_zookeeper(away_s=scene.some_time())
+
+
 #: Harm that one copy survives where it can be brought back as it was.
 FAULTS: Final[Sequence[Fault]] = [
     killed, isolated, sleeps, zookeeper_killed, cut_from_zookeeper_and_brokers,
@@ -212,7 +260,15 @@ FAULTS: Final[Sequence[Fault]] = [
 ]  # fmt: skip
 
 #: Harm that needs copies.
-WITH_COPIES: Final[Sequence[Fault]] = [emptied, emptied_and_another_killed]
+WITH_COPIES: Final[Sequence[Fault]] = [
+    emptied,
+    emptied_and_another_killed,
+    *(
+        _when_another_is_to_lead(point, then)
+        for point in ("elected", "electing", *_OF_MEMBERS)
+        for then in (other_killed, other_sleeps, zookeeper_killed_too)
+    ),
+]
 
 #: After these another broker leads what the first did, or has to.
 _OF_LEADERS: Final = {
@@ -256,12 +312,16 @@ class Rounds:
 
     def run(self, number: int, fault: Fault) -> None:
         self._wait_until_in_sync()
-        where = self._partitions[number % len(self._partitions)]
+        # Where a broker is to come to a point, the others have to lead some of the topic too.
+        known = [*self._probers] if fault in _AT_POINTS else self._partitions
+        where = known[number % len(known)]
         leaders = {one: self._state(one).leader for one in self._partitions}
         first = leaders[where]
         others = sorted(self._machines.brokers.keys() - {first})
         self._chance.shuffle(others)
-        scene = Scene(self._machines, self._chance, [first, *others], self._wait_until_in_sync)
+        scene = Scene(
+            self._machines, self._chance, where, [first, *others], self._wait_until_in_sync
+        )
         logger.info("Round %d: %s; broker %d.", number, fault.__name__, first)
         began = time.monotonic()
         fault(scene)

@@ -26,7 +26,6 @@ from tests.fault.load.compacted import KEYED
 from tests.fault.load.copying import Copying, check_copy
 from tests.fault.load.failovers import Prober, told
 from tests.fault.load.load import loaded
-from tests.fault.load.records import replicated
 from tests.fault.load.replicas import FAULTS, WITH_COPIES, Fault, Rounds, states_of
 from tests.servers.spark import spark_session
 
@@ -34,6 +33,7 @@ TOPIC: Final = "t"
 COPY: Final = "copy"
 _PARTITIONS: Final = 4
 _FIRST_PROBER: Final = 10
+_OF_COPIES: Final = 3  # rounds of a short run
 
 logger = logging.getLogger("tests.fault.load.replicas_program")
 
@@ -45,9 +45,8 @@ def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: 
         spark = stack.enter_context(_spark()) if with_spark else None
         cluster = stack.enter_context(machines.connect())
         states = stack.enter_context(states_of(machines))
-        copies = replicated(replicas)
-        Admin(cluster).create_topic(TOPIC, partitions=_PARTITIONS, **copies)
-        Admin(cluster).create_topic(COPY, partitions=2, **copies)
+        Admin(cluster).create_topic(TOPIC, partitions=_PARTITIONS, replicas=replicas)
+        Admin(cluster).create_topic(COPY, partitions=2, replicas=replicas)
         partitions = [TopicPartition(TOPIC, number) for number in range(_PARTITIONS)]
         copied = [TopicPartition(COPY, number) for number in range(2)] if spark else []
         probers = [Prober(_FIRST_PROBER + where.partition, cluster, where) for where in partitions]
@@ -65,7 +64,11 @@ def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: 
                 probers, states=states, replicas=replicas, seed=seed,
             )  # fmt: skip
             for number, fault in enumerate(_faults(rounds, seed, replicas)):
-                done.run(number, fault)
+                try:
+                    done.run(number, fault)
+                except BaseException:
+                    logger.exception("Round %d has failed.", number)  # all others end first
+                    raise
         if spark:
             check_copy(cluster, load.content, copied)
         done.check_all()
@@ -75,9 +78,10 @@ def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: 
 
 def _faults(rounds: int, seed: int, replicas: int) -> Sequence[Fault]:
     """Chooses faults, each as often as the others; a few are those that differ most."""
-    known = [*WITH_COPIES, *FAULTS] if replicas > 1 else [*FAULTS]
+    known = [*FAULTS, *WITH_COPIES] if replicas > 1 else [*FAULTS]
     if rounds < len(known):
-        return known[:rounds]
+        of_copies = WITH_COPIES[:_OF_COPIES] if replicas > 1 else []
+        return [*FAULTS[: rounds - len(of_copies)], *of_copies]
     chance = random.Random(seed)
     chosen: list[Fault] = []
     while len(chosen) < rounds:

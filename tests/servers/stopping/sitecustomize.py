@@ -101,18 +101,31 @@ def _into_moves(module: ModuleType) -> None:
 
 
 def _into_states(module: ModuleType) -> None:
-    """A broker, before and after it has taken the lead of partitions."""
+    """A broker, before and after it has taken the lead of partitions, was elected to lead some, or
+    has changed who is in sync."""
     states: Any = module.__dict__["PartitionStates"]
-    lead_all = states.lead_all
+    change_in_sync = states.change_in_sync_all
 
-    def stopping(self: Any, claims: Any, **named: Any) -> Any:
-        topics = {claim.topic_partition.topic for claim in claims}
-        _stop_at("taking", topics)
-        led = lead_all(self, claims, **named)
-        _stop_at("taken", topics)
-        return led
+    def around(write: Any, before: str, after: str) -> Any:
+        def stopping(self: Any, claims: Any, **named: Any) -> Any:
+            topics = {claim.topic_partition.topic for claim in claims}
+            _stop_at(before, topics)
+            led = write(self, claims, **named)
+            _stop_at(after, topics)
+            return led
 
-    states.lead_all = stopping
+        return stopping
+
+    def stopping_change(self: Any, changes: Any, **named: Any) -> Any:
+        topics = {change.topic_partition.topic for change in changes}
+        _stop_at("changing-in-sync", topics)
+        found = change_in_sync(self, changes, **named)
+        _stop_at("changed-in-sync", topics)
+        return found
+
+    states.lead_all = around(states.lead_all, "taking", "taken")
+    states.elect_all = around(states.elect_all, "electing", "elected")
+    states.change_in_sync_all = stopping_change
 
 
 def _into_followed_logs(module: ModuleType) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_logbus.broker.handlers.replica_reads import divergence
 from spark_logbus.broker.replica.applying import FollowedLog
 from spark_logbus.broker.replica.assignments import WantedReplica
 from spark_logbus.broker.replica.watermark import HighWatermarks
@@ -15,6 +16,7 @@ from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.errors import ProtocolError, StorageError
 from spark_logbus.log import LogConfig, PartitionLog, WantedLog
+from spark_logbus.log.epochs import EpochEntry
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import LogPoint, ReplicateResult, StagedSource
 from tests.builders.record_batches import record_batch
@@ -167,6 +169,25 @@ def test_what_the_leader_has_lost_is_cut_off(world: World) -> None:
     assert world.copy.epochs.entries == world.leader.epochs.entries
     with pytest.raises(ProtocolError, match="cut back to 8, and it ends at 8 already"):
         world.pull(diverges=LogPoint(9, 8))
+
+
+def test_an_epoch_of_which_nothing_was_written_is_cut_off(world: World) -> None:
+    """As a disk that was full leaves it: the epoch is noted before its first record batch."""
+    world.lead(3)
+    world.pull_all()
+    log = world.copy
+    log.epochs.begin([EpochEntry(8, 3)])
+    wanted = world.followed.request(1 << 20)
+    point = divergence(world.leader, wanted)
+    assert point == LogPoint(7, 3)
+    world.pull(diverges=point)
+    assert (log.epochs.latest, log.ends().log_end_offset) == (7, 3)
+    assert divergence(world.leader, world.followed.request(1 << 20)) is None
+    world.lead(2)
+    world.pull_all()
+    assert log.ends().log_end_offset == 5
+    with pytest.raises(ProtocolError, match="it ends at 5 already"):
+        world.pull(diverges=LogPoint(7, 5))
 
 
 def test_what_another_leader_may_have_acknowledged_is_kept(world: World, tmp_path: Path) -> None:

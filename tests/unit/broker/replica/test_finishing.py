@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -148,12 +148,13 @@ def test_a_move_that_does_not_stand_ends_nothing(logs: Logs) -> None:
     leader = Leader(logs, [5, 6], [5, 6, 7])
     leader.tell(6)
     leader.tell(7, since_us=SINCE)
-    for change in (
+    changes: list[Callable[[], None]] = [
         lambda: leader.move([5, 6]),
         lambda: leader.move([5, 6], 5, 7, error="No room."),
         lambda: leader.move([5, 6], 5, 7, id_="c" * 32),
         leader.topics.clear,
-    ):
+    ]
+    for change in changes:
         change()
         leader.finishing.look()
         assert not leader.finished
