@@ -23,9 +23,10 @@ from spark_logbus.errors import (
     LogbusError,
     NotLeaderError,
     PartitionOfflineError,
+    StorageError,
     UnknownTopicError,
 )
-from spark_logbus.log import LogDirectory, PartitionLog, WantedLog
+from spark_logbus.log import FlushPolicy, LogDirectory, PartitionLog, WantedLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError
 
@@ -190,6 +191,10 @@ class Leadership:
         def lead(claims: Sequence[LeadershipClaim]) -> Mapping[TopicPartition, LeadResult]:
             return self._states.elect_all(claims, broker_id=self._broker_id, live=live)
 
+        for each in partitions:
+            log = self._logs.get(each.topic_partition)
+            if log is not None and log.config.flush_policy is FlushPolicy.OS:
+                log.flush()  # what is not on the disk would seem to be missing
         found = self._logs.ensure_all(
             [
                 WantedLog(
@@ -223,9 +228,13 @@ class Leadership:
             led = self._replicas.leader(each.topic_partition)
             if led is not None and led.log is log:
                 continue
-            for decision in decided.get(each.topic_partition, ()):
-                if decision.topic_id == each.record.topic_id:
-                    log.publishing.expect(decision)
+            try:
+                for decision in decided.get(each.topic_partition, ()):
+                    if decision.topic_id == each.record.topic_id:
+                        log.publishing.expect(decision)
+            except StorageError as error:
+                done = self._is_settled(each, error, elects=elects) and done
+                continue
             logs[each.topic_partition] = log
         if not logs:
             return done
@@ -278,7 +287,14 @@ class Leadership:
             before = self._replicas.get(topic_partition).leader
             if before is None or before.log is not led.log:
                 led.log.add_listener(lambda: self._notify(topic_partition))
-            self._leads.lead(led, state)
+            try:
+                self._leads.lead(led, state)
+            except StorageError as error:  # of this log alone
+                logger.error(
+                    "Cannot serve %s: %s",
+                    topic_partition, error, extra=fields_about(topic_partition),
+                )  # fmt: skip
+                return False
             led.log.advance_high_watermark()  # which a leader may have held back here before
             # Last: who finds it may append, and wait for records.
             self._replicas.change(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.broker.replica import following as following_module
 from spark_logbus.broker.replica import manager as manager_module
-from spark_logbus.broker.replica.states import ReplicaState
+from spark_logbus.broker.replica.states import LeaderPartition, ReplicaState
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import PartitionState
-from spark_logbus.errors import CoordinationError, NotLeaderError
+from spark_logbus.errors import CoordinationError, NotLeaderError, StorageError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
 from tests.fakes.broker_parts import T0, logs_in, record_batch
@@ -25,8 +26,13 @@ from tests.unit.broker.replica.test_manager import OLD, Following
 class Replicated(Following):
     """Broker 1 of three, to which all partitions of topic t are assigned."""
 
-    def tell_assigned(self, *partitions: list[int], topic_id: str = OLD) -> None:
-        record = TopicRecord("t", topic_id, dict(enumerate(partitions)), {})
+    def tell_assigned(
+        self,
+        *partitions: list[int],
+        topic_id: str = OLD,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        record = TopicRecord("t", topic_id, dict(enumerate(partitions)), dict(config or {}))
         self.topics.records = {"t": record}
         self.replica_manager.update(TopicsImage({"t": record}, self.session_id))
 
@@ -128,6 +134,40 @@ def test_one_that_was_not_elected_follows_on(here: Replicated) -> None:
     here.tell_state(led_by(3, 6, 1, 3))
     wait_until(lambda: here.following.has(T0))
     assert not here.leads()
+
+
+def test_what_the_operating_system_has_not_flushed_yet_is_not_missing(here: Replicated) -> None:
+    """Replicated is what is written, where the topic leaves flushing to the operating system."""
+    here.topics.known[T0] = PartitionState(2, 5, [1, 2], end=0, committed=3)
+    here.topics.epochs[T0] = 5
+    here.tell_assigned([2, 1, 3], config={"flush.policy": "os"})
+    wait_until(lambda: here.state() is ReplicaState.FOLLOWING)
+    log = here.logs.directory.get(T0)
+    assert log is not None
+    log.append_as_leader(record_batch(3), leader_epoch=5)
+    assert log.flushed_end == 0
+    here.live(1, 3)
+    wait_until(here.leads)
+    assert here.replica_manager.leader_of(T0).log.flushed_end == 3
+
+
+def test_a_log_that_cannot_be_read_holds_up_no_other(
+    here: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leads = here.replica_manager._leadership._leads
+    begin, other, mended = leads.lead, TopicPartition("t", 1), threading.Event()
+
+    def lead(led: LeaderPartition, state: PartitionState) -> None:
+        if led.log.topic_partition == T0 and not mended.is_set():
+            raise StorageError("Sector 7 cannot be read.")
+        begin(led, state)
+
+    monkeypatch.setattr(leads, "lead", lead)
+    here.tell_assigned([1, 2, 3], [1, 2, 3])
+    wait_until(lambda: here.replica_manager.find(other) is not None)
+    assert not here.leads()
+    mended.set()
+    wait_until(here.leads)
 
 
 def test_an_election_without_zookeeper_is_tried_again(here: Replicated) -> None:
