@@ -145,7 +145,10 @@ def members_changed(
             f"Brokers {listed(both)} are to be both added to and removed from those in sync of "
             f"{topic_partition}."
         )
-    if strangers := sorted({*add} - {*eligible}):
+    # One that is in sync with that log already was taken in by a request of before, whose reply was
+    # lost: the leader is to hear of it, and drops it.
+    there = {each for each, log_id in add.items() if now.replicas.get(each) == log_id}
+    if strangers := sorted({*add} - {*eligible} - (there & {*now.in_sync})):
         raise InvalidRequestError(
             f"Brokers {listed(strangers)} cannot be in sync of {topic_partition}: it is neither "
             f"assigned to them nor moving there. It is assigned to {listed(eligible)}."
