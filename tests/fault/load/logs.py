@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import RecordBatchHeader, split
+from spark_logbus.record import format as fmt
 from spark_logbus.record.rows.arrow import decode
 
 Row = tuple[bytes | None, bytes | None]
@@ -74,7 +75,8 @@ def _batches(directory: Path, start: int, end: int) -> Iterator[StoredBatch]:
 def _rows(directory: Path, end: int) -> Mapping[int, Row]:
     rows: dict[int, Row] = {}
     for header, batch in _walk(directory, 0):
-        if header.base_offset >= end:
+        # What compaction keeps of a producer has no key, and is another one's at each broker.
+        if header.base_offset >= end or header.attributes & fmt.CONTROL:
             continue
         decoded = decode(header, batch)
         names = decoded.schema.names
