@@ -170,6 +170,11 @@ class LogState:
                 self._published.pop(write, None)
         self.advance_high_watermark()
 
+    def uncap_all(self) -> None:
+        """End all caps, of a log whose high watermark another broker gives from now on."""
+        with self._lock:
+            self._published = {}
+
     def roll(self, sealed: SealedSegment, active: ActiveSegment) -> None:
         """Put ``sealed``, flushed, in the place of the active segment, and ``active`` behind it."""
         with self._lock:

@@ -66,6 +66,7 @@ class LogOpener:
         self._watermarks.follow(where, 0)
         try:
             log = self._log_of(wanted, state)
+            log.publishing.leave_to_leader()
             if wanted.move is None:
                 # What is on this disk beyond that may be nowhere else; the leader tells soon.
                 log.replication.begin(state.committed or 0)

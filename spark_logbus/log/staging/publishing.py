@@ -199,5 +199,11 @@ class PartitionPublishing:
                 self._writer.notify()
             self._staging.discard_of(write, "" if share is None else share.writer)
 
+    def leave_to_leader(self) -> None:
+        """Hide no part of a write any more, for a log that follows from now on: its high watermark
+        is one of its leader's, which lies in no write."""
+        with self._publishing:
+            self._state.uncap_all()
+
     def _release(self, share: DecidedShare) -> None:
         self._writer.between_appends(lambda producers, _: producers.release(share.attempts))

@@ -151,6 +151,22 @@ def test_what_the_operating_system_has_not_flushed_yet_is_not_missing(here: Repl
     assert here.replica_manager.leader_of(T0).log.flushed_end == 3
 
 
+def test_a_write_that_was_published_by_half_hides_nothing_at_a_follower(here: Replicated) -> None:
+    """Its new leader publishes the rest, and gives a watermark that lies in no write."""
+    here.tell_assigned([1, 2, 3])
+    wait_until(here.leads)
+    led = here.replica_manager.leader_of(T0)
+    led.log._state.cap_high_watermark(7, 0)
+    led.log.append_as_leader(record_batch(3), leader_epoch=led.leader_epoch)
+    led.log.flush()
+    assert led.log.ends().high_watermark == 0
+    here.tell_state(led_by(2, led.leader_epoch + 1, 1, 2))
+    wait_until(lambda: T0 in here.following.followed())
+    here.watermarks.follow(T0, 3)
+    led.log.advance_high_watermark()
+    assert led.log.ends().high_watermark == 3
+
+
 def test_a_log_that_cannot_be_read_holds_up_no_other(
     here: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
