@@ -172,7 +172,7 @@ def test_what_the_leader_has_lost_is_cut_off(world: World) -> None:
 
 
 def test_an_epoch_of_which_nothing_was_written_is_cut_off(world: World) -> None:
-    """As a disk that was full leaves it: the epoch is noted before its first record batch."""
+    """A disk that was full leaves it so: the epoch is noted before its first record batch."""
     world.lead(3)
     world.pull_all()
     log = world.copy
