@@ -11,7 +11,7 @@ from spark_logbus.broker.replica.removal import fields_about
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.payloads import PartitionState
-from spark_logbus.errors import LogbusError, PartitionOfflineError, StorageError
+from spark_logbus.errors import LogbusError, NotLeaderError, PartitionOfflineError, StorageError
 from spark_logbus.log import LogDirectory, PartitionLog, WantedLog
 from spark_logbus.zookeeper import CorruptNodeError
 
@@ -66,6 +66,20 @@ class LogOpener:
         self._watermarks.follow(where, 0)
         try:
             log = self._log_of(wanted, state)
+            if log.log_id is None:
+                raise StorageError(
+                    f"{where} cannot be followed: its disk refuses to keep an id for the log in "
+                    f"{log.directory}. Look whether it is full."
+                )
+            # Nothing comes any more of what was begun while it was led here.
+            log.fence(
+                state.leader_epoch - 1,
+                NotLeaderError(
+                    f"Broker {self._broker_id} does not lead {where} any more: broker "
+                    f"{state.leader} does, in epoch {state.leader_epoch}. Refresh the metadata and "
+                    "ask that one."
+                ),
+            )
             log.publishing.leave_to_leader()
             if wanted.move is None:
                 # What is on this disk beyond that may be nowhere else; the leader tells soon.

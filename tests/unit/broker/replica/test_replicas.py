@@ -167,6 +167,31 @@ def test_a_write_that_was_published_by_half_hides_nothing_at_a_follower(here: Re
     assert led.log.ends().high_watermark == 3
 
 
+def test_nothing_that_a_leader_began_comes_into_its_log_once_that_follows(here: Replicated) -> None:
+    """An append that waits for the disk, say, while the broker loses its id and gets it again."""
+    here.tell_assigned([1, 2, 3])
+    wait_until(here.leads)
+    led = here.replica_manager.leader_of(T0)
+    here.replica_manager.resign()
+    here.topics.known[T0] = led_by(2, led.leader_epoch + 1, 1, 2)
+    here.replica_manager.lead_again()
+    wait_until(lambda: T0 in here.following.followed())
+    with pytest.raises(NotLeaderError, match="broker 2 does"):
+        led.log.append_as_leader(record_batch(3), leader_epoch=led.leader_epoch)
+    assert led.log.ends().log_end_offset == 0
+
+
+def test_a_log_without_an_id_is_not_followed(here: Replicated) -> None:
+    """Its leader could not note what it has, and would be asked again and again."""
+    log = ensure_one(here.logs.directory, T0, topic_id=OLD, config={})
+    log.log_id = None
+    here.logs.directory._directories.renew_log_id = lambda _: None
+    here.topics.known[T0] = led_by(2, 5, 2)
+    here.tell_assigned([2, 1, 3])
+    wait_until(lambda: "refuses to keep an id" in here.following.troubles().get(T0, ""))
+    assert not here.following.followed()
+
+
 def test_a_log_that_cannot_be_read_holds_up_no_other(
     here: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
