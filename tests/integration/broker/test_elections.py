@@ -27,13 +27,13 @@ from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.local.cluster import BrokerProcess
-from spark_logbus.model import Acks, TopicPartition
+from spark_logbus.model import Acks, Latest, TopicPartition
 from spark_logbus.protocol import (
     Api,
     MetadataRequest,
     MetadataResponse,
 )
-from tests.helpers import wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import SESSION_MS, connect
 from tests.servers.command import command_at
 from tests.servers.zookeeper import read
@@ -175,6 +175,23 @@ def test_another_is_elected_in_the_place_of_a_leader_that_is_killed(
     brokers.wait_until_in_sync(*ALL)
     assert brokers.state().leader == now.leader
     assert numbers(cluster, 2_000) == [*range(2_000)]
+
+
+@pytest.mark.parametrize("brokers", [4_000], indirect=True)
+def test_a_new_leader_shows_only_what_the_other_replica_has(
+    brokers: Brokers, cluster: Cluster
+) -> None:
+    leader = create(brokers, cluster)
+    send(cluster, range(10))
+    brokers.processes[leader].kill()
+    now = brokers.wait_until_led(not_by=leader).leader
+    (other,) = {*ALL} - {leader, now}
+    brokers.wait_until_in_sync(now, other)
+    send(cluster, range(10, 20))
+    with frozen(brokers.processes[other].pid):  # for less than its session lasts
+        send(cluster, range(20, 30), acks=Acks.FLUSHED)
+        assert Admin(cluster).list_offsets({T0: Latest()}) == {T0: 20}
+    wait_until(lambda: Admin(cluster).list_offsets({T0: Latest()}) == {T0: 30})
 
 
 @pytest.mark.parametrize("brokers", [4_000], indirect=True)
