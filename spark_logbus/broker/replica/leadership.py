@@ -281,6 +281,14 @@ class Leadership:
         state: PartitionState,
         term: object,
     ) -> bool:
+        # What was begun in an earlier epoch would come behind this one's, and no follower takes that.
+        led.log.fence(
+            led.leader_epoch - 1,
+            NotLeaderError(
+                f"Broker {self._broker_id} leads {topic_partition} in epoch {led.leader_epoch} by "
+                "now; refresh the metadata and try again."
+            ),
+        )
         with self._replicas.lock:
             if self._replicas.term is not term:
                 return False  # another broker may have led since, in a later epoch

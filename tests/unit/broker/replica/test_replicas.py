@@ -181,6 +181,19 @@ def test_nothing_that_a_leader_began_comes_into_its_log_once_that_follows(here: 
     assert led.log.ends().log_end_offset == 0
 
 
+def test_nothing_of_an_earlier_epoch_comes_behind_a_later_one(here: Replicated) -> None:
+    """Followers refuse what is of an epoch before, and could not follow any more."""
+    here.tell_assigned([1, 2, 3])
+    wait_until(here.leads)
+    led = here.replica_manager.leader_of(T0)
+    here.replica_manager.resign()
+    here.replica_manager.lead_again()
+    wait_until(here.leads)
+    assert here.replica_manager.leader_of(T0).leader_epoch > led.leader_epoch
+    with pytest.raises(NotLeaderError, match="leads t-0 in epoch"):
+        led.log.append_as_leader(record_batch(3), leader_epoch=led.leader_epoch)
+
+
 def test_a_log_without_an_id_is_not_followed(here: Replicated) -> None:
     """Its leader could not note what it has, and would be asked again and again."""
     log = ensure_one(here.logs.directory, T0, topic_id=OLD, config={})
