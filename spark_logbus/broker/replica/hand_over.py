@@ -408,16 +408,18 @@ class HandOvers:
     def _end(self, led: LeaderPartition, lead: HandOver, *, done: bool) -> None:
         """Serve the partition on, or leave it to its new leader."""
         topic_partition = lead.topic_partition
-        if not done:
-            led.log.unfence(led.leader_epoch)
-            return
-        led.log.fence(
-            led.leader_epoch,
-            NotLeaderError(
-                f"Broker {self._broker_id} does not lead {topic_partition} any more; refresh the "
-                "metadata and ask its leader."
-            ),
+        gone = NotLeaderError(
+            f"Broker {self._broker_id} does not lead {topic_partition} any more; refresh the "
+            "metadata and ask its leader."
         )
+        if not done:
+            if self._replica_manager.find(topic_partition) is led:
+                led.log.unfence(led.leader_epoch)
+                if self._replica_manager.find(topic_partition) is not led:
+                    # It was stepped down from just then, and its log follows another leader's.
+                    led.log.fence(led.leader_epoch, gone)
+            return
+        led.log.fence(led.leader_epoch, gone)
         self._replica_manager.let_go(topic_partition, led, follows=lead.since_us is None)
         if self._replica_manager.find(topic_partition) is None:  # else it came back meanwhile
             self._followers.hand_over(topic_partition, lead.topic_id, lead.to)

@@ -26,7 +26,7 @@ from spark_logbus.errors import (
     StorageError,
     UnknownTopicError,
 )
-from spark_logbus.log import FlushPolicy, LogDirectory, PartitionLog, WantedLog
+from spark_logbus.log import LogDirectory, PartitionLog, WantedLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError
 
@@ -153,8 +153,10 @@ class Leadership:
             f"{state.leader} does, in epoch {state.leader_epoch}. Refresh the metadata and ask "
             "that one."
         )
+        # In this order: a hand-over that comes to nothing lifts its own fence of what is still led.
+        was_led = self.let_go(topic_partition, led, follows=True)
         led.log.fence(led.leader_epoch, error)
-        if self.let_go(topic_partition, led, follows=True):
+        if was_led:
             self._notify(topic_partition)
             logger.warning(
                 "%s is led by broker %d in epoch %d, no more by this one.",
@@ -193,8 +195,9 @@ class Leadership:
 
         for each in partitions:
             log = self._logs.get(each.topic_partition)
-            if log is not None and log.config.flush_policy is FlushPolicy.OS:
-                log.flush()  # what is not on the disk would seem to be missing
+            if log is not None and log.flushed_end < log.ends().log_end_offset:
+                # It would seem to be missing, and nothing else would have it flushed.
+                log.flush()
         found = self._logs.ensure_all(
             [
                 WantedLog(
@@ -281,7 +284,7 @@ class Leadership:
         state: PartitionState,
         term: object,
     ) -> bool:
-        # What was begun in an earlier epoch would come behind this one's, and no follower takes that.
+        # What was begun in an earlier epoch would come behind this one's: no follower takes that.
         led.log.fence(
             led.leader_epoch - 1,
             NotLeaderError(

@@ -253,11 +253,13 @@ def _is_of(follower: Follower, log_id: str) -> bool:
 
 
 def has_promised(log: PartitionLog, follower: Follower) -> bool:
-    """True if all that writes have staged and prepared here is on the follower's disk."""
+    """True if all that writes have staged and prepared is on the follower's disk: prepared here, or
+    with the leader before if they are decided by now."""
+    staging = log.staging
     return all(
-        not log.staging.is_promised(each.write, FIRST_PROMISE)
-        or has_staged(log, follower, each.write, each.size_bytes)
-        for each in log.staging.replica_state()
+        has_staged(log, follower, each.write, each.size_bytes)
+        for each in staging.replica_state()
+        if each.write in staging.decided or staging.is_promised(each.write, FIRST_PROMISE)
     )
 
 

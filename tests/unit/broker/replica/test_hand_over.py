@@ -397,6 +397,24 @@ def test_a_lead_that_was_taken_meanwhile_is_let_go(handing: HandingOver) -> None
     assert not handing.leads
 
 
+def test_one_that_is_stepped_down_from_meanwhile_takes_nothing_after_that(
+    handing: HandingOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log follows another leader's."""
+
+    def step_down(led: LeaderPartition, _: HandOver) -> str:
+        del handing.logs.here.led[T0]
+        led.log.fence(led.leader_epoch, NotLeaderError("Another broker leads."))
+        return "it is led by another broker"
+
+    monkeypatch.setattr(handing.hand_overs, "_prepare", step_down)
+    log = handing.log
+    handing.tell(0)
+    handing.look()
+    with pytest.raises(NotLeaderError):
+        handing.append(log=log)
+
+
 def test_a_topic_that_is_deleted_meanwhile_is_not_held(handing: HandingOver) -> None:
     handing.moves.fails = UnknownTopicError("It was deleted.")
     handing.tell(0)

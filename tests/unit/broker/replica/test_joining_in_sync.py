@@ -192,3 +192,20 @@ def test_a_joiner_has_what_is_prepared(leading: Leading) -> None:
     leading.tell(THREE, 3, position)
     leading.look()
     assert leading.in_sync_now == [TWO, THREE, LEADER]
+
+
+def test_a_joiner_has_what_is_decided_and_was_prepared_with_the_leader_before(
+    leading: Leading,
+) -> None:
+    """Whoever is elected next publishes it."""
+    out(leading)
+    stage(leading.log, attempt(1), 2)
+    position = leading.log.staging.position_of(WRITE)
+    assert position is not None
+    leading.log.publishing.expect(share(2, 1))
+    leading.tell(THREE, 3)
+    leading.look()
+    assert leading.in_sync_now == [TWO, LEADER]
+    leading.tell(THREE, 3, position)
+    leading.look()
+    assert leading.in_sync_now == [TWO, THREE, LEADER]
