@@ -194,11 +194,13 @@ def test_nothing_of_an_earlier_epoch_comes_behind_a_later_one(here: Replicated) 
         led.log.append_as_leader(record_batch(3), leader_epoch=led.leader_epoch)
 
 
-def test_a_log_without_an_id_is_not_followed(here: Replicated) -> None:
+def test_a_log_without_an_id_is_not_followed(
+    here: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its leader could not note what it has, and would be asked again and again."""
     log = ensure_one(here.logs.directory, T0, topic_id=OLD, config={})
     log.log_id = None
-    here.logs.directory._directories.renew_log_id = lambda _: None
+    monkeypatch.setattr(here.logs.directory._directories, "renew_log_id", lambda _: None)
     here.topics.known[T0] = led_by(2, 5, 2)
     here.tell_assigned([2, 1, 3])
     wait_until(lambda: "refuses to keep an id" in here.following.troubles().get(T0, ""))
