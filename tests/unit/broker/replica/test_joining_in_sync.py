@@ -197,7 +197,7 @@ def test_a_joiner_has_what_is_prepared(leading: Leading) -> None:
 def test_a_joiner_has_what_is_decided_and_was_prepared_with_the_leader_before(
     leading: Leading,
 ) -> None:
-    """Such a joiner can publish it when it is elected."""
+    """A broker that is elected is the one to publish it."""
     out(leading)
     stage(leading.log, attempt(1), 2)
     position = leading.log.staging.position_of(WRITE)
