@@ -75,7 +75,7 @@ class ClusterDescription:
         away = {each.broker_id for each in self.brokers if each.registration is None}
         standing = [each for each in self.moves if not each.error]
         found = {
-            broker_id: sum(broker_id in (each.leader, each.to) for each in standing)
+            broker_id: sum(broker_id in (each.leader, *each.to) for each in standing)
             for broker_id in sorted(away)
         }
         return {broker_id: moves for broker_id, moves in found.items() if moves}

@@ -473,13 +473,18 @@ class TestInSync:
         move = MovePayload(to=[2, 4], since_us=1)
         replicated.assign({0: [1, 2, 3]}, {0: move})
         assert replicated.change(add={4: "log-4"}).in_sync == [1, 2, 3, 4]
-        # A member that is not assigned is not elected, and nobody takes it in after a cancel.
+        # A member that is not assigned is not elected.
         with pytest.raises(NotLeaderError, match="it was moved to brokers 1, 2, 3"):
             replicated.elect(replicated.claim(4), 4, live=[4])
         for moves in ({0: msgspec.structs.replace(move, error="No room.")}, {}):
             replicated.assign({0: [1, 2, 3]}, moves)
             with pytest.raises(InvalidRequestError, match="assigned to 1, 2, 3"):
-                replicated.change(add={4: "log-4"})
+                replicated.change(add={4: "another log"})
+            # Asked for again after a lost reply: the leader hears of it, to drop it.
+            assert replicated.change(add={4: "log-4"}).in_sync == [1, 2, 3, 4]
+        assert replicated.change(remove=[4]) == LED
+        with pytest.raises(InvalidRequestError, match="assigned to 1, 2, 3"):
+            replicated.change(add={4: "log-4"})
         assert replicated.change(remove=[4]) == LED
 
     def test_a_change_that_is_still_on_its_way_is_settled_by_the_next(
