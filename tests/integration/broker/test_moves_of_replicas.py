@@ -24,6 +24,7 @@ from spark_logbus.client import (
 )
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import PartitionState, TopicPayload
+from spark_logbus.errors import BrokerUnavailableError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import Acks, TopicPartition
 from tests.helpers import wait_until
@@ -217,8 +218,17 @@ def test_a_move_that_is_cancelled_leaves_nothing_behind(brokers: Brokers, cluste
     """A new replica is in sync by then. It is not any more, and its copy goes."""
     create(brokers, cluster, 1, 2)
     admin = Admin(cluster)
-    os.kill(brokers.processes[4].pid, signal.SIGSTOP)
-    move(cluster, 1, 3, 4)
+
+    def is_begun_without_it() -> bool:
+        os.kill(brokers.processes[4].pid, signal.SIGSTOP)
+        try:
+            move(cluster, 1, 3, 4)
+        except BrokerUnavailableError:  # it was not registered just then
+            os.kill(brokers.processes[4].pid, signal.SIGCONT)
+            return False
+        return True
+
+    wait_until(is_begun_without_it, message="a move to broker 4, which stands still")
     brokers.wait_until_in_sync(3)
     assert admin.cancel_moves([T0]) == {T0}
     brokers.wait_until_at(1, 2)
