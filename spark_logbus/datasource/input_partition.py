@@ -34,4 +34,4 @@ class RangesPartition(InputPartition):
     """Of the ranges in the log, about; 0 where nobody has asked."""
 
     rack: str | None = None
-    """Of the task, if the options say it."""
+    """Rack of the task, if the options say it."""

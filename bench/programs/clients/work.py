@@ -40,7 +40,7 @@ class Work:
     linger_ms: int = 50
     flushed: bool = False
     acks: str = ""
-    """As the client calls it; nothing: when the leader has it, on disk if ``flushed``."""
+    """Name that the client has for it; empty: when the leader has it, on disk if ``flushed``."""
     warm_up: int = 10_000
     """Records that are sent before the clock starts."""
     checksummed: bool = False

@@ -1,4 +1,4 @@
-"""How long a partition is not served when its leader is killed, or stopped in order.
+"""Time for which a partition is not served when its leader is killed, or stopped in order.
 
 A producer sends one record after the other, each of which all replicas in sync have when it is
 acknowledged. What counts is the longest pause between two acknowledgements. Where there is one

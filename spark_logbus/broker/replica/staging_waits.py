@@ -1,4 +1,4 @@
-"""Those who wait until what is staged is on the disks of all replicas in sync.
+"""Waits until what is staged is on the disks of all replicas in sync.
 
 A staged record batch that the leader alone has is gone with the leader, and its write with it. So
 it is acknowledged as what is appended to be replicated is.

@@ -1,4 +1,4 @@
-"""Where many ranges begin, fetched together: one request for each broker, all under way at once.
+"""Fetches of where many ranges begin: one request for each broker, all under way at once.
 
 A micro-batch of many partitions is a few kilobytes of each. Asked for one after the other, each
 would take a round trip, which is longer than its bytes take.

@@ -1,4 +1,4 @@
-"""Who leads and who is in sync, by a real ZooKeeper."""
+"""Elections and in-sync sets, by a real ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When moves of partitions with several replicas end, and how, by what followers have told."""
+"""Ends of moves of partitions with several replicas, by what followers have told."""
 
 from __future__ import annotations
 

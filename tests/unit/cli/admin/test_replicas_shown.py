@@ -1,4 +1,4 @@
-"""What the commands show of partitions with several replicas."""
+"""Output of the commands about partitions with several replicas."""
 
 from __future__ import annotations
 
