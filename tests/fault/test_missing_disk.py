@@ -300,6 +300,6 @@ def test_a_restored_backup_is_used_and_goes_on_behind_what_is_lost(
         assert read.returncode == 0
         assert read.stdout.split() == [str(at) for at in (*range(10), GONE_ON, GONE_ON + 1)]
         assert "from offset 10 on were lost" in read.stderr
-        assert re.search(r"u +1 +12 ", logbus("topics", "list", "-z", chroot).stdout)
+        assert re.search(r"u +1 +1 +12 ", logbus("topics", "list", "-z", chroot).stdout)
     broker.stop()
     assert logbus("verify", str(data_of(broker))).returncode == 0

@@ -48,6 +48,9 @@ class NoZooKeeper:
     def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
         return record.partitions[partition][0], 0
 
+    def state(self, record: TopicRecord, partition: int) -> None:
+        """No state is known of any partition."""
+
     def away(self, *_: object, **__: object) -> None:
         raise CoordinationError("ZooKeeper is away.")
 
