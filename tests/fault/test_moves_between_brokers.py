@@ -157,8 +157,8 @@ def test_a_move_without_room_fails_and_changes_nothing(brokers: Brokers, tmp_pat
         assert "bytes" in _error_of(admin, large)
         _check_nothing_left(disk, admin)
         assert admin.cancel_moves([large]) == {large}
-        begin(admin, {small: 2}, 100_000)  # so there is half a minute to fill the disk
-        wait_until(lambda: _copied_bytes(admin, small) > 100_000)
+        begin(admin, {small: 2}, 250_000)  # so there are ten seconds to fill the disk
+        wait_until(lambda: _bytes_on(disk, small) > 100_000)
         disk.fill()
         assert NO_SPACE in _error_of(admin, small)
         _check_nothing_left(disk, admin)
@@ -189,9 +189,8 @@ def _error_of(admin: Admin, where: TopicPartition) -> str:
     return wait_until(error, deadline_s=WAIT_S, message=f"the move of {where} to fail")
 
 
-def _copied_bytes(admin: Admin, where: TopicPartition) -> int:
-    found = [each for each in admin.describe_moves() if each.topic_partition == where]
-    return sum(each.copied_bytes or 0 for each in found)
+def _bytes_on(disk: SmallDisk, where: TopicPartition) -> int:
+    return sum(each.stat().st_size for each in (disk.seen / str(where)).glob("*.log"))
 
 
 def _check_nothing_left(disk: SmallDisk, admin: Admin) -> None:
