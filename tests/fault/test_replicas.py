@@ -22,6 +22,7 @@ PROGRAM = "tests.fault.load.replicas_program"
 SEED = int(os.environ.get("LOGBUS_REPLICAS_SEED", random.SystemRandom().randrange(1 << 30)))
 ROUNDS = int(os.environ.get("LOGBUS_REPLICAS", "300"))
 REPLICAS = 3
+OF_EACH_KIND = 15
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +43,11 @@ def run(directory: Path, *words: object) -> None:
     assert code == 0, text[-10_000:]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_clients_of_replicas_notice_no_faults(tmp_path: Path) -> None:
-    run(tmp_path, 15, SEED, REPLICAS)
+    """Each kind of fault is in one of the rounds."""
+    run(tmp_path, OF_EACH_KIND, SEED, REPLICAS)
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from tests.helpers import wait_until
 
 _SWITCH: Final = "lan"
 _PORT: Final = "eth0"
+_PORT_OF_BROKERS: Final = 9092
 _NETWORK: Final = "10.77.0"
 _NOBODY: Final = "02:00:00:00:ff:ff"
 _TRIAL: Final = 'ip link set lo up && ip link add lan type bridge && exec unshare --net "$@"'
@@ -151,7 +152,7 @@ class BrokerOnHost(BrokerProcess):
     def __init__(
         self, broker_id: int, directory: Path, *, zookeeper: str, settings: Settings, host: Host
     ) -> None:
-        own = {**settings.get("broker", {}), "host": host.address}
+        own = {**settings.get("broker", {}), "host": host.address, "port": _PORT_OF_BROKERS}
         super().__init__(
             broker_id, directory, zookeeper=zookeeper, settings={**settings, "broker": own}
         )

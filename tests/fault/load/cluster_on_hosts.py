@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -77,6 +77,20 @@ class MachinesOnHosts(Machines):
             pause(seconds)
         finally:
             self._network.mend()
+
+    def vanish(self, broker_id: int, meanwhile: Callable[[], None]) -> None:
+        """Takes a broker off the network and then kills it, so that nobody hears of its end; starts
+        it again when ``meanwhile`` returns."""
+        host, broker = self.hosts[broker_id], self.brokers[broker_id]
+        self.killed.add(broker_id)
+        self._network.cut([host], [each for each in self.everything if each is not host])
+        try:
+            broker.kill()
+            meanwhile()
+        finally:
+            self._network.mend()
+        broker.start()
+        self.killed.discard(broker_id)
 
     def slow_disks(self, ids: Sequence[int], flush_s: float, seconds: float) -> None:
         with ExitStack() as stack:

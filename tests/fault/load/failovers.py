@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from spark_logbus.client import Cluster, Producer
 from spark_logbus.model import TopicPartition
+from tests.fault.load.cluster_on_hosts import SESSION_S
 from tests.fault.load.records import PRODUCER, WAIT_S, value_of
 from tests.fault.load.writers import Writer
 
@@ -46,13 +47,24 @@ def longest_pause(acknowledged: Sequence[float], since: float) -> float:
     return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
-def told(pauses: Mapping[str, Sequence[float]]) -> str:
-    """Returns a table of the pauses by kind of fault."""
+def told(pauses: Mapping[str, Sequence[float]], *, of_leaders: Collection[str]) -> str:
+    """Returns a table of the pauses by kind of fault, and of all of those kinds together after
+    which another broker leads."""
+    together = [each for kind in of_leaders for each in pauses.get(kind, ())]
     lines = [f"{'without service, in seconds':<40}{'count':>6}{'p50':>8}{'p99':>8}{'most':>8}"]
-    for kind, each in pauses.items():
-        ranks = [percentile(each, share) for share in (0.5, 0.99, 1)]
-        lines.append(f"{kind:<40}{len(each):>6}" + "".join(f"{one:>8.2f}" for one in ranks))
+    lines += [_line(kind, each) for kind, each in sorted(pauses.items()) if each]
+    if together:
+        lines.append(_line("another leads, after any of these faults", together))
+        goals = [f"{SESSION_S + more:g} s" for more in (1, 3)]
+        lines.append(
+            f"(sessions last {SESSION_S:g} s; the goal: p50 < {goals[0]}, p99 < {goals[1]})"
+        )
     return "\n".join(lines)
+
+
+def _line(kind: str, pauses: Sequence[float]) -> str:
+    ranks = [percentile(pauses, share) for share in (0.5, 0.99, 1)]
+    return f"{kind:<40}{len(pauses):>6}" + "".join(f"{each:>8.2f}" for each in ranks)
 
 
 def percentile(values: Iterable[float], share: float) -> float:

@@ -52,7 +52,7 @@ def check_same(data: Mapping[int, Path], where: TopicPartition, start: int, end:
 def check_compacted_same(data: Mapping[int, Path], where: TopicPartition, end: int) -> None:
     """Fails unless all brokers have the newest record of each key below the watermark ``end``, and
     the same record wherever several have one; each has compacted for itself."""
-    found = {broker_id: _rows(path / f"{where}", end) for broker_id, path in data.items()}
+    found = {broker_id: _all_rows(path / f"{where}", end) for broker_id, path in data.items()}
     known: dict[int, Row] = {}
     for broker_id, rows in found.items():
         for offset, row in rows.items():
@@ -70,6 +70,16 @@ def _batches(directory: Path, start: int, end: int) -> Iterator[StoredBatch]:
         if start <= header.base_offset < end:
             digest = hashlib.sha256(batch).hexdigest()
             yield StoredBatch(header.base_offset, header.next_offset, header.leader_epoch, digest)
+
+
+def _all_rows(directory: Path, end: int) -> Mapping[int, Row]:
+    """Returns the rows of a log that may be compacted meanwhile: what replaces segments is there
+    before they go."""
+    while True:
+        try:
+            return _rows(directory, end)
+        except FileNotFoundError:
+            continue
 
 
 def _rows(directory: Path, end: int) -> Mapping[int, Row]:

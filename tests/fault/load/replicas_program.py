@@ -26,19 +26,26 @@ from tests.fault.load.compacted import KEYED
 from tests.fault.load.copying import Copying, check_copy
 from tests.fault.load.failovers import Prober, told
 from tests.fault.load.load import loaded
-from tests.fault.load.replicas import FAULTS, WITH_COPIES, Fault, Rounds, states_of
+from tests.fault.load.replica_faults import (
+    FAULTS,
+    OF_EACH_KIND,
+    OF_LEADERS,
+    WITH_REPLICAS,
+    Fault,
+)
+from tests.fault.load.replicas import Rounds, states_of
 from tests.servers.spark import spark_session
 
 TOPIC: Final = "t"
 COPY: Final = "copy"
 _PARTITIONS: Final = 4
 _FIRST_PROBER: Final = 10
-_OF_COPIES: Final = 3  # rounds of a short run
 
 logger = logging.getLogger("tests.fault.load.replicas_program")
 
 
 def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: bool) -> None:
+    logger.info("%d rounds of seed %d with %d replicas.", rounds, seed, replicas)
     monkeypatch = pytest.MonkeyPatch()
     with ExitStack() as stack:
         machines = stack.enter_context(machines_on_hosts(directory, monkeypatch, replicas=replicas))
@@ -63,25 +70,26 @@ def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: 
                 machines, cluster, everyone, [*partitions, KEYED, *copied],
                 probers, states=states, replicas=replicas, seed=seed,
             )  # fmt: skip
-            for number, fault in enumerate(_faults(rounds, seed, replicas)):
-                try:
+            try:
+                for number, fault in enumerate(_faults(rounds, seed, replicas)):
                     done.run(number, fault)
-                except BaseException:
-                    logger.exception("Round %d has failed.", number)  # all others end first
-                    raise
+            except BaseException:
+                logger.exception("A round has failed; seed %d.", seed)  # all others end first
+                raise
+            finally:
+                logger.info("%s", told(done.pauses, of_leaders={f.__name__ for f in OF_LEADERS}))
         if spark:
             check_copy(cluster, load.content, copied)
         done.check_all()
         machines.check_logs()
-        logger.info("%s", told(done.pauses))
+        logger.info("All %d rounds of seed %d hold.", rounds, seed)
 
 
 def _faults(rounds: int, seed: int, replicas: int) -> Sequence[Fault]:
-    """Chooses faults, each as often as the others; a few are those that differ most."""
-    known = [*FAULTS, *WITH_COPIES] if replicas > 1 else [*FAULTS]
-    if rounds < len(known):
-        of_copies = WITH_COPIES[:_OF_COPIES] if replicas > 1 else []
-        return [*FAULTS[: rounds - len(of_copies)], *of_copies]
+    """Chooses faults, each as often as the others; for a short run one of each kind."""
+    if replicas > 1 and rounds <= len(OF_EACH_KIND):
+        return OF_EACH_KIND[:rounds]
+    known = [*FAULTS, *WITH_REPLICAS] if replicas > 1 else [*FAULTS]
     chance = random.Random(seed)
     chosen: list[Fault] = []
     while len(chosen) < rounds:
