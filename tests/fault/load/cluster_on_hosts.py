@@ -10,14 +10,18 @@ from typing import Any, Final
 
 import pytest
 
+from spark_logbus.client import Cluster
 from spark_logbus.local.cluster import BrokerProcess
 from tests.fault.load.machines import SETTINGS, Machines, pause, points_of_brokers
+from tests.fault.load.records import WAIT_S
 from tests.servers.hosts import BrokerOnHost, Host, Network
 from tests.servers.kill_points import KillPoints
 from tests.servers.zookeeper_on_host import ZooKeeperOnHost
 
 SESSION_S: Final = 2.0
 LAG_S: Final = 2.0
+#: Clients that leave a silent broker by the end of this alone do not get on in time.
+_REQUEST_MS: Final = int(2 * 1000 * WAIT_S)
 _SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "broker": {"zookeeper_session_ms": int(1000 * SESSION_S)},
     # Sockets of the machine would get around the network.
@@ -57,6 +61,9 @@ class MachinesOnHosts(Machines):
     def data(self) -> Mapping[int, Path]:
         """Directories of the brokers' logs."""
         return {number: broker.directory / "data" for number, broker in self.brokers.items()}
+
+    def connect(self, **options: Any) -> Cluster:
+        return super().connect(**{"request_timeout_ms": _REQUEST_MS, **options})
 
     def others(self, broker_id: int) -> list[Host]:
         """Hosts of the other brokers."""
