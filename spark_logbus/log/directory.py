@@ -55,6 +55,7 @@ from spark_logbus.log.partition_directories import (
 )
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
+from spark_logbus.log.reopening import Reopening
 from spark_logbus.log.segment.segment import OpenSegments
 from spark_logbus.log.wanted import LogSpec, WantedLog
 from spark_logbus.log.writer_runs import WriterRuns
@@ -120,6 +121,7 @@ class LogDirectory:
         self._checkpointed_at = 0.0
         self.recovery = RecoveryProgress(self._clock)
         self._directories = PartitionDirectories(path, environment, self.recovery)
+        self._reopening = Reopening(self._directories, self._clock)
         #: Logs of partitions that moved to other brokers.
         self.moved = MovedLogs(path, files, self._directories)
 
@@ -188,7 +190,8 @@ class LogDirectory:
         From here on retention and compaction may delete from them. A configuration that cannot be
         used takes that back: then it is not known what is to be kept.
 
-        A log of another topic with that name (one that was deleted meanwhile) is set aside. The
+        A log of another topic with that name (one that was deleted meanwhile) is set aside. One
+        that is offline is opened anew where that is wanted; StorageError while it cannot be. The
         errors are ConfigError, StorageError, PartitionOfflineError for a log that is there but
         could not be opened, and LogMissingError for one that is known, by its ``known_end`` or the
         checkpoint, and is not there, ends earlier, or is another log by its ``known_id``.
@@ -239,6 +242,10 @@ class LogDirectory:
         self._set_aside_other(topic_partition, topic_id)
         self._open_again(topic_partition, spec.config)
         log = self._logs.get(topic_partition)
+        if log is not None and spec.reopens and isinstance(log.offline, StorageError):
+            self._write_checkpoint()  # before anything is deleted that lies before a log's start
+            log = self._reopening.open_again(log, spec.config)
+            self._add(log)
         if log is None:
             self._refuse_missing(topic_partition, topic_id, known_end)
             if not self._directories.is_there(topic_partition):
@@ -521,6 +528,7 @@ class LogDirectory:
         """Take the log out of the set and its directory out of the way; a sync comes after."""
         target = self._directories.move_away(log, deleted_log(log), name)
         del self._logs[log.topic_partition]
+        self._reopening.forget(log.topic_partition)
         return target
 
     def _move_failed_away(self, topic_partition: TopicPartition, topic_id: str) -> Path | None:

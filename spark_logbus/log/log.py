@@ -594,9 +594,24 @@ class PartitionLog:
         Slices that were handed out stay readable, and their files open until those are done.
         """
         with self._reshaping:
-            view = self._state.view
-            for sealed in (*self._pending_deletes, *view.sealed):
-                sealed.replace()  # a topic made anew takes over the paths
-            self._pending_deletes.clear()  # and its files are not to be deleted in their place
-            view.active.retire()
-            self.staging.close_files()
+            self._close_files()
+
+    def replaced_by(self, opened: Callable[[LogCheckpoint], PartitionLog]) -> PartitionLog:
+        """Have a log that is offline ``opened`` anew from its files, and close those here. Its high
+        watermark is no further than it was. Raises what ``opened`` does, and StorageError: then
+        all is as before, but that nothing is deleted any more."""
+        with self._reshaping:
+            self._deletion_paused = True
+            new = opened(self.checkpoint())
+            new.replication.begin(self.ends().high_watermark)
+            self._close_files()
+            return new
+
+    def _close_files(self) -> None:
+        """``_reshaping`` is held."""
+        view = self._state.view
+        for sealed in (*self._pending_deletes, *view.sealed):
+            sealed.replace()  # a topic made anew takes over the paths
+        self._pending_deletes.clear()  # and its files are not to be deleted in their place
+        view.active.retire()
+        self.staging.close_files()

@@ -22,7 +22,8 @@ class WantedLog:
     log had when it led last, and empty where that is not known.
 
     With ``follows`` it starts where its leader's does, so nothing is deleted from it by age or
-    size. ``base_offset`` is where it begins if it is made anew.
+    size. ``base_offset`` is where it begins if it is made anew. With ``reopens`` one that went
+    offline is opened anew, as other brokers have its records too.
     """
 
     topic_partition: TopicPartition
@@ -32,19 +33,21 @@ class WantedLog:
     follows: bool = False
     base_offset: int = 0
     known_id: str = ""
+    reopens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpec:
     """A log as its topic wants it. ``config`` is what the topic's own keys make of the defaults;
     ``base_offset`` is where it begins if it is made anew. ``follows`` says that its start is a
-    leader's to move."""
+    leader's to move; ``reopens`` that it is opened anew if it went offline."""
 
     metadata: PartitionMetadata
     config: LogConfig
     topic_config: Mapping[str, str]
     base_offset: int = 0
     follows: bool = False
+    reopens: bool = False
 
     @classmethod
     def of(cls, wanted: WantedLog, defaults: LogConfig) -> Self:
@@ -62,6 +65,7 @@ class LogSpec:
             topic_config=wanted.config,
             base_offset=wanted.base_offset,
             follows=wanted.follows,
+            reopens=wanted.reopens,
         )
 
     @property

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from spark_logbus.broker.decided_shares import PartitionShare
 from spark_logbus.broker.replica.assignments import Assigned
+from spark_logbus.broker.replica.giving_way import GivingWay
 from spark_logbus.broker.replica.removal import fields_about
 from spark_logbus.broker.replica.states import LeaderPartition, ReplicaEvent, Replicas
 from spark_logbus.coordination.cluster.partition_states import LeadResult, PartitionStates
@@ -67,6 +68,7 @@ class Leadership:
         self._replicas = replicas
         self._leads = leads
         self._notify = partition_changed
+        self._giving_way = GivingWay(broker_id, states)
 
     def check_epochs(self) -> bool:
         """Leads those partitions anew that another broker has led since, which had the id for a
@@ -164,21 +166,43 @@ class Leadership:
                 extra=fields_about(topic_partition),
             )  # fmt: skip
 
+    def leave_offline(
+        self, offline: Mapping[TopicPartition, LeaderPartition], live: Collection[int]
+    ) -> None:
+        """Leaves what is led with logs that are offline to others that are in sync, all together,
+        where one of those lives. Raises CoordinationError."""
+        topic_ids = {where: led.log.topic_id for where, led in offline.items()}
+        for topic_partition in self._giving_way.leave(topic_ids, live):
+            led = offline[topic_partition]
+            if self.let_go(topic_partition, led, follows=True):
+                self._notify(topic_partition)
+            led.log.fence(
+                led.leader_epoch,
+                NotLeaderError(
+                    f"Broker {self._broker_id} does not lead {topic_partition} any more: its log "
+                    "is offline. Refresh the metadata and ask the leader that is elected."
+                ),
+            )
+
     def take(
         self,
         assigned: Sequence[Assigned],
         decided: Mapping[TopicPartition, Sequence[PartitionShare]],
         term: object,
+        live: Collection[int],
     ) -> bool:
         """Leads partitions that ZooKeeper says this broker leads, or nobody ever led, all together;
         returns False when that failed for one, or this broker has resigned since the ``term``
-        began. ``decided`` are the shares of atomic writes that are not known to be published.
-        Raises CoordinationError."""
+        began. ``decided`` are the shares of atomic writes that are not known to be published. What
+        it fails to lead again and again it leaves to others that are in sync and live. Raises
+        CoordinationError."""
 
         def lead(claims: Sequence[LeadershipClaim]) -> Mapping[TopicPartition, LeadResult]:
             return self._states.lead_all(claims, broker_id=self._broker_id)
 
-        return self._take(assigned, self._logs_of(assigned), decided, term, lead)
+        done = self._take(assigned, self._logs_of(assigned), decided, term, lead)
+        self._giving_way.leave_failed(assigned, live)
+        return done
 
     def elect(
         self,
@@ -205,6 +229,7 @@ class Leadership:
                     each.record.topic_id,
                     each.record.config,
                     each.state.committed if isinstance(each.state, PartitionState) else None,
+                    reopens=True,
                 )
                 for each in partitions
             ]
@@ -231,6 +256,9 @@ class Leadership:
             led = self._replicas.leader(each.topic_partition)
             if led is not None and led.log is log:
                 continue
+            if (flaw := self._flaw(each, log)) is not None:
+                done = self._is_settled(each, flaw, elects=elects) and done
+                continue
             try:
                 for decision in decided.get(each.topic_partition, ()):
                     if decision.topic_id == each.record.topic_id:
@@ -248,8 +276,19 @@ class Leadership:
                 done = self._is_settled(each, state, elects=elects) and done
             elif state is not None:
                 led = LeaderPartition(logs[each.topic_partition], state.leader_epoch)
-                done = self._serve(each.topic_partition, led, state, term) and done
+                done = self._serve(each, led, state, term) and done
         return done
+
+    def _flaw(self, assigned: Assigned, log: PartitionLog) -> LogbusError | None:
+        """Returns the reason why another that is in sync is to lead rather than this log."""
+        if not self._giving_way.others_in_sync(assigned):
+            return None
+        if log.log_id is None:
+            return StorageError(
+                f"{assigned.topic_partition} cannot be led: its disk refuses to keep an id for the "
+                f"log in {log.directory}. Look whether it is full."
+            )
+        return log.offline
 
     def _is_settled(self, assigned: Assigned, error: LogbusError, *, elects: bool) -> bool:
         """Tells why a partition is not led; returns False when it is to be tried again. Raises
@@ -272,18 +311,23 @@ class Leadership:
         elif isinstance(error, PartitionOfflineError):
             self._refuse(topic_partition, assigned.record, error)
         else:
-            logger.error(
-                "Cannot serve %s: %s", topic_partition, error, extra=fields_about(topic_partition)
-            )
+            self._cannot_serve(assigned, error)
         return False
+
+    def _cannot_serve(self, assigned: Assigned, error: LogbusError) -> None:
+        """Tells that a partition is not led here, which others are to lead if that goes on."""
+        self._giving_way.failed(assigned)
+        where = assigned.topic_partition
+        logger.error("Cannot serve %s: %s", where, error, extra=fields_about(where))
 
     def _serve(
         self,
-        topic_partition: TopicPartition,
+        assigned: Assigned,
         led: LeaderPartition,
         state: PartitionState,
         term: object,
     ) -> bool:
+        topic_partition = assigned.topic_partition
         # What was begun in an earlier epoch would come behind this one's: no follower takes that.
         led.log.fence(
             led.leader_epoch - 1,
@@ -301,10 +345,7 @@ class Leadership:
             try:
                 self._leads.lead(led, state)
             except StorageError as error:  # of this log alone
-                logger.error(
-                    "Cannot serve %s: %s",
-                    topic_partition, error, extra=fields_about(topic_partition),
-                )  # fmt: skip
+                self._cannot_serve(assigned, error)
                 return False
             led.log.advance_high_watermark()  # which a leader may have held back here before
             # Last: who finds it may append, and wait for records.
@@ -327,12 +368,19 @@ class Leadership:
                     each.record.config,
                     each.state.end or 0 if isinstance(each.state, PartitionState) else None,
                     known_id=self._known_id(each),
+                    reopens=self._reopens(each),
                 )
                 for each in assigned
                 if not isinstance(each.state, CorruptNodeError)
             ]
         )
         return [self._log_or_error(each, found) for each in assigned]
+
+    def _reopens(self, assigned: Assigned) -> bool:
+        """True if a log that is offline is to be opened anew: nobody reads it, and others have its
+        records."""
+        is_led = self._replicas.leader(assigned.topic_partition) is not None
+        return not is_led and bool(self._giving_way.others_in_sync(assigned))
 
     def _known_id(self, assigned: Assigned) -> str:
         """Returns the id of the log with which the partition was led last; empty if that is not

@@ -101,7 +101,7 @@ class ReplicaManager:
             states=states,
             replicas=replicas,
             leads=leads,
-            partition_changed=partition_changed,
+            partition_changed=self._log_changed,
         )
         self._leaving = Leaving(
             self._assignments,
@@ -147,6 +147,14 @@ class ReplicaManager:
         """Has leaders elected, soon, in the place of those that do not live."""
         self._live = frozenset(live)
         self._apply_soon()
+
+    def _log_changed(self, topic_partition: TopicPartition) -> None:
+        """Passes on that a partition has new records, or has its log looked at, which may have gone
+        offline. It does not block."""
+        self._notify(topic_partition)
+        led = self.find(topic_partition)
+        if led is not None and isinstance(led.log.offline, StorageError):
+            self._apply_soon()
 
     def _apply_soon(self) -> None:
         self._is_due = True
@@ -254,6 +262,7 @@ class ReplicaManager:
         try:
             states = self._known.read(image.topics.values())
             self._step_down()
+            self._leave_offline()
             if self._take(image, states, term, all_led=image is not self._configured):
                 self._configured = image
             else:
@@ -301,6 +310,19 @@ class ReplicaManager:
             ):
                 self._leadership.step_down(topic_partition, led, state)
 
+    def _leave_offline(self) -> None:
+        """Leaves to others what is led with logs that take nothing any more. Raises
+        CoordinationError."""
+        offline = {
+            topic_partition: led
+            for topic_partition, led in self._replicas.leading().items()
+            if isinstance(led.log.offline, StorageError)
+            and (state := self._known.get(topic_partition, led.log.topic_id)) is not None
+            and not ({*state.in_sync} - {self._broker_id}).isdisjoint(self._live)
+        }
+        if offline:
+            self._leadership.leave_offline(offline, self._live)
+
     def _take(self, image: TopicsImage, states: ReadStates, term: object, *, all_led: bool) -> bool:
         """Leads what is to be led here; ``all_led``: what is led already is to be configured as its
         topic says. Raises CoordinationError."""
@@ -327,7 +349,7 @@ class ReplicaManager:
             if self.thread.stopping.is_set() or self._replicas.term is not term:
                 return False
             some = assigned[start : start + MAX_CLAIMS]
-            done = self._leadership.take(some, decided, term) and done
+            done = self._leadership.take(some, decided, term, self._live) and done
         return done
 
     def _is_led(self, topic_partition: TopicPartition, record: TopicRecord) -> bool:

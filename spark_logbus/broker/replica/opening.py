@@ -135,4 +135,5 @@ class LogOpener:
 
 
 def wanted_log(wanted: WantedReplica) -> WantedLog:
-    return WantedLog(wanted.topic_partition, wanted.topic_id, wanted.record.config, follows=True)
+    where, config = wanted.topic_partition, wanted.record.config
+    return WantedLog(where, wanted.topic_id, config, follows=True, reopens=True)

@@ -68,6 +68,31 @@ def is_elected(broker_id: int, live: Collection[int]) -> Rule:
     return rule
 
 
+def leaves_lead(broker_id: int, live: Collection[int]) -> Rule:
+    """Lets a leader whose log takes nothing any more leave those that are in sync, so that another
+    is elected in its place; not where no other lives."""
+
+    def rule(claim: LeadershipClaim, now: PartitionState | None) -> Ruling:
+        where = claim.topic_partition
+        if now is None or now.leader != broker_id:
+            leader = "nobody" if now is None else f"broker {now.leader}"
+            return Ruling(
+                None, NotLeaderError(f"Broker {broker_id} does not lead {where}: {leader} does.")
+            )
+        left = without_member(now, broker_id)
+        if left is None or {*left.in_sync}.isdisjoint(live):
+            return Ruling(
+                None,
+                NotLeaderError(
+                    f"Nobody can be elected leader of {where} in the place of broker {broker_id}: "
+                    f"of those in sync, {listed(now.in_sync)}, no other runs."
+                ),
+            )
+        return Ruling(left)
+
+    return rule
+
+
 def is_elected_unclean(broker_id: int, live: Collection[int]) -> Rule:
     """Lets a broker that is not in sync lead alone, where nobody who is lives and can lead. What
     its log lacks is lost."""
@@ -118,6 +143,11 @@ def changed_by_leader(
         led = "nobody" if now is None else f"broker {now.leader} in epoch {now.leader_epoch}"
         raise NotLeaderError(
             f"Broker {leader} does not lead {where} in epoch {change.leader_epoch}: {led} does."
+        )
+    if leader not in now.in_sync:
+        raise NotLeaderError(
+            f"Broker {leader} does not lead {where} any more: it has left those in sync, "
+            f"{listed(now.in_sync)}, one of which is to be elected."
         )
     move = payload.moves.get(where.partition)
     eligible = {*payload.partitions[where.partition]}

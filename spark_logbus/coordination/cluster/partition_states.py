@@ -27,6 +27,7 @@ from spark_logbus.coordination.cluster.leader_rules import (
     is_elected,
     is_elected_unclean,
     leads_on,
+    leaves_lead,
     listed,
     without_member,
 )
@@ -177,6 +178,18 @@ class PartitionStates:
         """
         description = f"elect broker {broker_id} the leader"
         return self._claim_all(description, claims, broker_id, is_elected(broker_id, live))
+
+    def leave_all(
+        self, claims: Sequence[LeadershipClaim], *, broker_id: int, live: Collection[int]
+    ) -> dict[TopicPartition, LeadResult]:
+        """Have ``broker_id``, whose logs take nothing any more, be in sync no more of partitions
+        that it leads, so that others are elected; of up to ``MAX_CLAIMS``.
+
+        Errors are as those of ``lead_all``; NotLeaderError also where nobody else who is in sync is
+        among the ``live`` brokers: then it leads on.
+        """
+        description = f"have broker {broker_id} leave the lead"
+        return self._claim_all(description, claims, broker_id, leaves_lead(broker_id, live))
 
     def elect_unclean(
         self, claim: LeadershipClaim, *, broker_id: int, live: Collection[int]

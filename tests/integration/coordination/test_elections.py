@@ -376,6 +376,24 @@ class TestElections:
         assert sent.count(1) > 2
 
 
+def test_leaders_that_leave_many_partitions_have_others_elected(cluster: Cluster) -> None:
+    """A disk under many partitions dies; one of them has no other replica in sync."""
+    cluster.create(partitions=MAX_CLAIMS)
+    cluster.put_state(unchanged(in_sync=[1]), 7)
+    claims = [cluster.claim(1, partition=each, log_id="") for each in range(MAX_CLAIMS)]
+    found = cluster.states.leave_all(claims, broker_id=1, live=[1, 2, 3])
+    stays = found.pop(TopicPartition("orders", 7))
+    assert isinstance(stays, NotLeaderError)
+    assert {each.in_sync == [2, 3] for each in found.values() if isinstance(each, PartitionState)}
+    assert len(found) == MAX_CLAIMS - 1
+    with pytest.raises(NotLeaderError, match="it is not in sync"):
+        cluster.lead(cluster.claim(1), 1)
+    with pytest.raises(NotLeaderError, match="it has left those in sync"):
+        cluster.change(remove=[2, 3])
+    elected = cluster.elect(cluster.claim(2), 2, live=[1, 2, 3])
+    assert (elected.leader_epoch, elected.in_sync, elected.committed) == (5, [2, 3], 7)
+
+
 def test_a_broker_that_is_to_keep_replicas_is_not_forgotten(
     replicated: Cluster, opened: Session
 ) -> None:

@@ -24,6 +24,7 @@ from spark_logbus.broker.replica.states import Replicas, ReplicaState
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.clock import SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.leader_rules import leaves_lead
 from spark_logbus.coordination.cluster.moves import PartitionMoves
 from spark_logbus.coordination.cluster.partition_states import LeadResult, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import (
@@ -67,6 +68,7 @@ class Topics:
         self.epochs: dict[TopicPartition, int] = {}
         self.leader = 1
         self.elected: list[tuple[TopicPartition, Collection[int]]] = []
+        self.left: list[list[TopicPartition]] = []
         self.before_lead: Callable[[], None] = lambda: None
         self.asked = threading.Event()
         self.answering = threading.Event()
@@ -146,6 +148,23 @@ class Topics:
         self.elected += [
             (where, {*live}) for where, state in found.items() if isinstance(state, PartitionState)
         ]
+        return found
+
+    def leave_all(
+        self, claims: Sequence[LeadershipClaim], *, broker_id: int, live: Collection[int]
+    ) -> dict[TopicPartition, LeadResult]:
+        """Has the broker leave by the rule that holds in ZooKeeper, all in one transaction."""
+        self.left.append([claim.topic_partition for claim in claims])
+        found: dict[TopicPartition, LeadResult] = {}
+        for claim in claims:
+            now = self.known.get(claim.topic_partition)
+            assert isinstance(now, PartitionState)
+            ruling = leaves_lead(broker_id, live)(claim, now)
+            if ruling.state is not None:
+                self.known[claim.topic_partition] = ruling.state
+            answer = ruling.refusal or ruling.state
+            assert answer is not None
+            found[claim.topic_partition] = answer
         return found
 
     def refuse(

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.coordination.cluster.leader_rules import members_changed
-from spark_logbus.coordination.payloads import PartitionState
-from spark_logbus.errors import InvalidRequestError
+from spark_logbus.coordination.cluster.leader_rules import (
+    MembersChange,
+    changed_by_leader,
+    leaves_lead,
+    members_changed,
+)
+from spark_logbus.coordination.cluster.topic_records import LeadershipClaim
+from spark_logbus.coordination.payloads import PartitionState, TopicPayload
+from spark_logbus.errors import InvalidRequestError, NotLeaderError
 from spark_logbus.model import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -22,3 +28,28 @@ def test_a_leader_hears_of_a_member_that_is_assigned_no_more() -> None:
 def test_a_broker_that_is_assigned_no_more_is_not_taken_in() -> None:
     with pytest.raises(InvalidRequestError, match="Brokers 4 cannot be in sync of t-0"):
         members_changed(T0, NOW, add={4: "another"}, remove=[], eligible=[1, 2])
+
+
+def test_a_leader_leaves_those_in_sync_where_another_of_them_runs() -> None:
+    claim = LeadershipClaim(T0, "a" * 32)
+    left = leaves_lead(1, live=[1, 4])(claim, NOW).state
+    assert left == PartitionState(1, 5, [2, 4], replicas={2: "b", 4: "d"})
+    for now, live in (
+        (NOW, [1, 3]),
+        (PartitionState(1, 5, [1]), [1, 2, 4]),
+        (PartitionState(2, 6, [1, 2]), [1, 2]),
+        (None, [1, 2]),
+    ):
+        ruling = leaves_lead(1, live=live)(claim, now)
+        assert ruling.state is None
+        assert isinstance(ruling.refusal, NotLeaderError)
+
+
+def test_a_leader_that_has_left_drops_nobody_after_it() -> None:
+    """It would leave nobody in sync, and so nobody to be elected."""
+    left = leaves_lead(1, live=[1, 2])(LeadershipClaim(T0, "a" * 32), NOW).state
+    assert left is not None
+    payload = TopicPayload(id="a" * 32, partitions={0: [1, 2, 4]}, config={})
+    change = MembersChange(T0, "a" * 32, 5, add={}, remove=[2, 4])
+    with pytest.raises(NotLeaderError, match="it has left those in sync, 2, 4"):
+        changed_by_leader(left, change, leader=1, payload=payload)
