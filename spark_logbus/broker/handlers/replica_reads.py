@@ -174,4 +174,5 @@ def checked_copy(log: PartitionLog, broker_id: int, wanted: FollowedPartition) -
         wanted.since_us,
         staged,
         written_end=wanted.safe_end if is_left_to_os else 0,
+        refuses=wanted.refuses,
     )

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_logbus.broker.replica.followers import Copy
+from spark_logbus.broker.replica.holds import Hold
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.errors import LimitExceededError, ReplicaSessionError
 from spark_logbus.model import TopicPartition
@@ -41,7 +42,8 @@ class FollowedHere:
     """A partition as its follower has told of it last; ``copy`` is None as long as it has none.
 
     ``waits``: it was answered with what changes that, and is told nothing more before it says how
-    far it is. ``high_watermark`` and ``log_start`` are what it was told last.
+    far it is. ``high_watermark`` and ``log_start`` are what it was told last. ``asked_in`` is the
+    last hand-over in which it was asked how far it is, though nothing had come.
     """
 
     wanted: FollowedPartition
@@ -49,6 +51,7 @@ class FollowedHere:
     waits: bool = False
     high_watermark: int = -1
     log_start: int = -1
+    asked_in: Hold | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -137,6 +140,7 @@ class ReplicaSession:
             )
         if before is not None and _is_same_log(before.wanted, told.wanted):
             told.high_watermark, told.log_start = before.high_watermark, before.log_start
+            told.asked_in = before.asked_in
         self._copies = copies
         self.followed[topic_partition] = told
         with self._lock:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -344,15 +345,21 @@ class ReplicateHandler:
         wanted = followed.wanted
         try:
             led = self._led(session.broker_id, topic_partition, wanted)
-            return read_partition(
+            hold = self._holds.get(topic_partition)
+            found = read_partition(
                 led.log,
                 wanted,
                 followed.copy,
                 ReplicateResult(wanted.topic, wanted.partition, leader_epoch=led.leader_epoch),
                 room=room,
                 first=first,
-                hands_over=topic_partition in self._holds,
+                hands_over=hold is not None,
             )
+            if hold is not None and followed.asked_in is not hold:
+                # Its last word may be old: it says once more how far it is, and so that it works.
+                followed.asked_in = hold
+                found = replace(found, settled=True)
+            return found
         except LogbusError as error:
             refused = error
         except Exception as error:

@@ -138,6 +138,7 @@ class FollowedLog:
                 StagedCopy(each.write, each.size_bytes, each.flushed_bytes, each.digest)
                 for each in staged
             ],
+            refuses=log.refusing is not None,
         )
 
     def apply(self, result: ReplicateResult, payload: memoryview) -> None:

@@ -33,7 +33,8 @@ class Copy:
     """A copy of a partition as its follower tells of it: the id of its log, that log's end and
     what of it is on disk, and of each write what is staged. ``since_us`` is the time of the move
     for which it was told: a copy is deleted when its move is cancelled, and it may be begun again.
-    ``written_end`` is what counts in a topic that leaves flushing to the operating system.
+    ``written_end`` is what counts in a topic that leaves flushing to the operating system, and
+    ``refuses`` tells that the disk takes nothing more for now.
     """
 
     broker_id: int
@@ -43,6 +44,7 @@ class Copy:
     since_us: int
     staged: Mapping[int, StagedPosition] = field(default_factory=dict)
     written_end: int = 0
+    refuses: bool = False
 
     @property
     def safe_end(self) -> int:
@@ -213,16 +215,16 @@ class Followers:
         self,
         led: LeaderPartition,
         broker_id: int,
-        condition: Callable[[Copy], bool],
+        condition: Callable[[Follower], bool],
         *,
         timeout_s: float,
     ) -> Copy | None:
-        """Returns the broker's copy of which the condition holds, as soon as that is told; None if
-        it is not told in time, or the broker does not follow any more."""
+        """Returns the broker's copy as soon as the condition holds of what it has told; None if
+        that is not in time, or the broker does not follow any more."""
 
         def is_over() -> bool:
             follower = self.find(led, broker_id)
-            return follower is None or condition(follower.copy)
+            return follower is None or condition(follower)
 
         with self._told:
             if not self._told.wait_for(is_over, timeout_s):

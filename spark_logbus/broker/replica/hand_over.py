@@ -81,11 +81,13 @@ class _Outcome(enum.Enum):
 
 
 class _Asked(NamedTuple):
-    """Hand-over that was asked for, to a broker that is in sync; given up after ``until``."""
+    """Hand-over that was asked for, to a broker that is in sync; given up after ``until``. With
+    ``to_full`` also to one whose disk takes nothing more."""
 
     to: int
     until: float
     done: Future[None]
+    to_full: bool = False
 
 
 class HandOverStats:
@@ -145,13 +147,16 @@ class HandOvers:
         )
         followers.listen(self._told)
 
-    def ask(self, topic_partition: TopicPartition, to: int, *, within_s: float) -> Future[None]:
-        """Hand over a partition to a broker that is in sync, as soon as it can be. Thread-safe.
+    def ask(
+        self, topic_partition: TopicPartition, to: int, *, within_s: float, to_full: bool = False
+    ) -> Future[None]:
+        """Hand over a partition to a broker that is in sync, as soon as it can be; with ``to_full``
+        also to one whose disk takes nothing more. Thread-safe.
 
         The future raises NotLeaderError if it is not led here, BrokerUnavailableError if it could
         not be handed over in time, or is to go to another broker by now.
         """
-        asked = _Asked(to, self._clock.monotonic() + within_s, Future())
+        asked = _Asked(to, self._clock.monotonic() + within_s, Future(), to_full)
         with self._lock:
             before = self._asked.get(topic_partition)
             self._asked[topic_partition] = asked
@@ -345,17 +350,22 @@ class HandOvers:
     def _prepare(self, led: LeaderPartition, lead: HandOver) -> str | None:
         """Wait until the follower has everything, and let go of what was promised; returns the
         reason why the lead cannot be handed over now, if there is one."""
-        log = led.log
+        log, began = led.log, self._clock.monotonic()
 
-        def is_whole(copy: Copy) -> bool:
-            return (copy.log_id, copy.since_us) == (
-                lead.log_id, lead.since_us or 0,
-            ) and copy.has(lead.end, log.staging.replica_state())  # fmt: skip
+        def is_whole(follower: Follower) -> bool:
+            copy = follower.copy
+            return (
+                follower.told_at >= began  # what it told before may be of a disk that has died
+                and (copy.log_id, copy.since_us) == (lead.log_id, lead.since_us or 0)
+                and copy.has(lead.end, log.staging.replica_state())
+            )
 
         self._changed(lead.topic_partition)  # the follower may be waiting for something to come
         copy = self._followers.wait_for(led, lead.to, is_whole, timeout_s=_LONGEST_PAUSE_S)
         if copy is None:
             return f"broker {lead.to} did not have everything in {_LONGEST_PAUSE_S:g} s"
+        if copy.refuses and self._avoids_full(lead):
+            return f"the disk of broker {lead.to} takes nothing more: it is full, say"
         try:
             if _is_promised(log, FIRST_PROMISE) and _is_promised(
                 log, self._promises.current().number
@@ -366,6 +376,11 @@ class HandOvers:
         if self._replica_manager.find(lead.topic_partition) is not led or not self._may_begin():
             return "this broker is not certain any more that it leads the partition"
         return None
+
+    def _avoids_full(self, lead: HandOver) -> bool:
+        """True if a lead is not to go to a broker whose disk takes nothing more."""
+        asked = self._asked.get(lead.topic_partition)
+        return lead.since_us is None and asked is not None and not asked.to_full
 
     def _write(self, lead: HandOver) -> _Outcome:
         try:

@@ -57,6 +57,9 @@ class Holds:
     def __contains__(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._holds
 
+    def get(self, topic_partition: TopicPartition) -> Hold | None:
+        return self._holds.get(topic_partition)
+
     def begin(self, topic_partition: TopicPartition) -> Hold:
         hold = self._holds[topic_partition] = Hold()
         return hold

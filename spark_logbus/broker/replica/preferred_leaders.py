@@ -1,4 +1,5 @@
-"""Gives leads to other brokers that are in sync: to preferred leaders, and all when a broker stops.
+"""Gives leads to other brokers that are in sync: to preferred leaders, where the disk here is full
+(see ``full_disks``), and all when a broker stops.
 
 The first broker to which a partition is assigned is its preferred leader, so that leads are spread
 over the brokers. After a restart it leads nothing: others were elected, or got its leads when it
@@ -12,6 +13,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
 from typing import Final
 
+from spark_logbus.broker.replica.full_disks import FullDisks
 from spark_logbus.broker.replica.hand_over import HandOvers
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.states import LeaderPartition
@@ -69,6 +71,7 @@ class PreferredLeaders:
         self._since: dict[LeaderPartition, float] = {}  # when its preferred leader was seen in sync
         self._tries: dict[LeaderPartition, int] = {}
         self._not_before: dict[LeaderPartition, float] = {}
+        self._full_disks = FullDisks(clock)
         self.thread = Periodic(
             "preferred-leaders",
             self.look,
@@ -77,9 +80,14 @@ class PreferredLeaders:
         )
 
     def look(self) -> None:
-        """Gives back what could have been given back for long enough."""
+        """Gives back what could have been given back for long enough, and gives away what the disk
+        here takes no more."""
         if not self._is_certain():
             return
+        self._give_back()
+        self._give_away_full()
+
+    def _give_back(self) -> None:
         now = self._clock.monotonic()
         due: list[tuple[TopicPartition, int]] = []
         since: dict[LeaderPartition, float] = {}
@@ -103,6 +111,18 @@ class PreferredLeaders:
             logger.info("%s goes back to broker %d, its preferred leader.",
                         topic_partition, preferred)  # fmt: skip
             self._hand_overs.ask(topic_partition, preferred, within_s=_WITHIN_S)
+
+    def _give_away_full(self) -> None:
+        """Gives away what cannot be written to here, to one of those in sync after the other."""
+        all_led = self._replica_manager.led()
+        for where, tries in self._full_disks.due(all_led).items():
+            able = self._able(all_led[where])
+            if not able:
+                continue
+            order = [each for each in self._assigned(all_led[where]) if each in able]
+            to = order[tries % len(order)]
+            logger.warning("%s goes to broker %d: the disk here takes nothing more.", where, to)
+            self._hand_overs.ask(where, to, within_s=_WITHIN_S)
 
     def elect(self, topic_partition: TopicPartition, topic_id: str | None) -> Future[None] | None:
         """Gives a partition that is led here to its preferred leader now; None if that is this
@@ -130,7 +150,7 @@ class PreferredLeaders:
             if able:
                 to = next((each for each in self._assigned(led) if each in able), min(able))
                 where = led.log.topic_partition
-                asked.append(self._hand_overs.ask(where, to, within_s=within_s))
+                asked.append(self._hand_overs.ask(where, to, within_s=within_s, to_full=True))
         if not asked:
             return
         wait(asked, within_s)

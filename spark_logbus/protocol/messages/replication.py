@@ -43,6 +43,7 @@ class FollowedPartition(Message):
     ``log_id`` is of that log; empty as long as there is none: then nothing is copied, and
     the answer says where the leader's log begins. ``leader_epoch`` is the one that it follows, and
     ``since_us`` the time of the move for which it does; 0 for a replica that is assigned to it.
+    ``refuses``: its disk takes nothing more for now, as it is full.
     """
 
     topic: str
@@ -57,6 +58,7 @@ class FollowedPartition(Message):
     safe_end: int
     max_bytes: int
     staged: list[StagedCopy] = []
+    refuses: bool = False
 
 
 class PartitionLeft(Message):

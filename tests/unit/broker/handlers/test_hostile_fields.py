@@ -124,7 +124,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
         ReplicateRequest(
             6, 1, 50, 1 << 20,
             [FollowedPartition("t", 0, TOPIC_ID, 1, EPOCH, "b" * 32, 0, 0, 0, 0, 1 << 20,
-                               [StagedCopy(WRITE, 1, 1, 1)])],
+                               [StagedCopy(WRITE, 1, 1, 1)], refuses=True)],
             [PartitionLeft("t", 1)],
         ),
         b"",

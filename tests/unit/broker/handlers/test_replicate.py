@@ -336,6 +336,26 @@ def test_a_follower_passes_over_what_is_lost(following: Following) -> None:
     assert one(following.ask(copy(10))).length == BATCH
 
 
+def test_a_hand_over_asks_a_follower_once_how_far_it_is_and_whether_it_works(
+    following: Following,
+) -> None:
+    """It has all, and so tells nothing by itself, also when its disk has died since."""
+    following.append()
+    answer = following.wait(copy(1))
+    for _ in range(2):
+        following.holds.begin(T0)
+        following.sessions.changed(T0)
+        result = one(answer)
+        assert (result.hand_over, result.waits) == (True, True)
+        answer = waits(following.again(copy(1, refuses=True)))
+        told = following.told()
+        assert told is not None
+        assert told.refuses
+        following.sessions.changed(T0)
+        assert answer.poll() is None, "it has just told"
+        following.holds.end(T0)
+
+
 def test_an_answer_holds_no_more_than_is_asked_for(following: Following) -> None:
     following.moves[T1] = following.moves[T0]
     following.append(3)
@@ -358,7 +378,7 @@ def test_a_hand_over_asks_for_what_is_not_on_the_followers_disk(following: Follo
     following.holds.begin(T0)
     following.sessions.changed(T0)
     assert one(answer).hand_over
-    answer = following.wait(copy(1))
+    answer = waits(following.again(copy(1)))
     following.holds.end(T0)
     following.followers.hand_over(T0, TOPIC_ID, FOLLOWER)
     led = following.logs.here.led.pop(T0)

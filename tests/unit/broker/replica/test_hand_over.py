@@ -97,6 +97,7 @@ class HandingOver:
         }
         self.replicas = [LEADER]
         self.changed: list[TopicPartition] = []
+        self.when_changed: Callable[[], None] = lambda: None
         self.followers = Followers(clock=logs.clock, written=self.changed.append)
         self.holds = Holds()
         self.session = SimpleNamespace(state=SessionState.CONNECTED)
@@ -124,9 +125,13 @@ class HandingOver:
             lease=cast(Lease, SimpleNamespace(current=lambda: self.lease.current())),
             session=cast(Session, self.session),
             clock=logs.clock,
-            changed=self.changed.append,
+            changed=self.note_changed,
         )
         self.log = logs.lead(T0)
+
+    def note_changed(self, topic_partition: TopicPartition) -> None:
+        self.changed.append(topic_partition)
+        self.when_changed()
 
     def append(self, count: int = 1, *, log: PartitionLog | None = None) -> None:
         for _ in range(count):
@@ -139,10 +144,11 @@ class HandingOver:
         *staged: StagedPosition,
         lacking_bytes: int = 0,
         since_us: int = 1,
+        refuses: bool = False,
     ) -> None:
         by_write = {each.write: each for each in staged}
         flushed = offset if flushed is None else flushed
-        told = Copy(FOLLOWER, LOG_ID, offset, flushed, since_us, by_write)
+        told = Copy(FOLLOWER, LOG_ID, offset, flushed, since_us, by_write, refuses=refuses)
         self.followers.tell(self.led, told, lacking_bytes=lacking_bytes)
 
     @property
@@ -254,7 +260,7 @@ def test_a_follower_that_has_not_everything_in_time_is_tried_again_later(
     assert handing.moves.done[0].end == 5
 
 
-def test_one_that_has_told_of_everything_need_not_say_it_again(handing: HandingOver) -> None:
+def test_one_that_told_of_everything_long_ago_is_asked_once_more(handing: HandingOver) -> None:
     """A follower has nothing more to tell, and ZooKeeper was away for a moment."""
     handing.append(3)
     handing.moves.away = CoordinationError("ZooKeeper is away.")
@@ -262,6 +268,10 @@ def test_one_that_has_told_of_everything_need_not_say_it_again(handing: HandingO
     handing.look()
     handing.moves.away = None
     handing.logs.clock.advance(30)
+    handing.look()
+    assert not handing.moves.done, "its disk may have died since"
+    handing.logs.clock.advance(30)
+    handing.when_changed = lambda: handing.tell(3)
     handing.look()
     assert handing.moves.done[0].end == 3
 
@@ -585,6 +595,27 @@ def test_the_lead_goes_to_one_in_sync_when_that_is_asked_for(handing: HandingOve
     (lead,) = handing.moves.done
     assert (lead.to, lead.end, lead.since_us) == (FOLLOWER, 2, None)
     assert not handing.leads
+
+
+def test_the_lead_does_not_go_to_a_full_disk_but_from_one_that_stops(handing: HandingOver) -> None:
+    handing.standing.clear()
+    handing.append(2)
+    handing.tell(2, since_us=0, refuses=True)
+    refused = handing.hand_overs.ask(T0, FOLLOWER, within_s=5)
+    handing.look()
+    handing.logs.clock.advance(5)
+    handing.when_changed = lambda: handing.tell(2, since_us=0, refuses=True)
+    handing.look()
+    with pytest.raises(BrokerUnavailableError, match="the disk of broker 6 takes nothing more"):
+        refused.result(0)
+    assert handing.leads
+    handing.append()
+    handing.logs.clock.advance(60)
+    handing.tell(3, since_us=0, refuses=True)
+    done = handing.hand_overs.ask(T0, FOLLOWER, within_s=5, to_full=True)
+    handing.when_changed = lambda: None
+    handing.look()
+    assert done.result(0) is None
 
 
 def test_what_is_asked_for_and_cannot_be_done_in_time_says_why(handing: HandingOver) -> None:
