@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.monitoring.moves import MovesHere
 from spark_logbus.broker.replica.following import Following
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory
 from spark_logbus.model import TopicPartition
+from spark_logbus.topic_replication import MIN_IN_SYNC
 from spark_logbus.zookeeper import Session, SessionState
 
 _SHOWN = 10  # partitions that are named in one answer
@@ -86,6 +88,7 @@ class Health:
         session_watch: SessionWatch,
         moves: MovesHere,
         following: Following,
+        in_sync: InSync,
     ) -> None:
         self.phase = Phase.STARTING
         self._logs = logs
@@ -95,6 +98,7 @@ class Health:
         self._session_watch = session_watch
         self._moves = moves
         self._following = following
+        self._in_sync = in_sync
 
     def report(self) -> HealthReport:
         if self.phase is not Phase.SERVING:
@@ -113,6 +117,8 @@ class Health:
             *_some(self._moves.failed(), "more moves have failed"),
             *_some(self._moves.stuck(), "more moves do not get on"),
             *_some(self._troubles(), "more replicas cannot follow their leaders"),
+            *_some(self._too_few(), "more partitions take nothing that is to be replicated"),
+            *_some(self._lacking(), "more partitions lack replicas in sync"),
             *([problem] if (problem := self._logs.clock.problem()) is not None else []),
         ]
         return HealthReport("unhealthy" if reasons else "ok", tuple(reasons), tuple(notes))
@@ -121,6 +127,25 @@ class Health:
         return {
             topic_partition: f"The replica of {topic_partition} cannot follow its leader: {why}"
             for topic_partition, why in self._following.troubles().items()
+        }
+
+    def _too_few(self) -> dict[TopicPartition, str]:
+        """Partitions led here that take nothing that is to be replicated."""
+        return {
+            (where := each.led.log.topic_partition): f"Of {where} {len(each.in_sync)} replicas are "
+            f"in sync (on the brokers {_listed(each.in_sync)}), fewer than {MIN_IN_SYNC}, "
+            f"{each.least}: what is to be replicated is refused."
+            for each in self._in_sync.lacking()
+            if not each.enough
+        }
+
+    def _lacking(self) -> dict[TopicPartition, str]:
+        """Partitions led here that survive fewer losses than they should."""
+        return {
+            (where := each.led.log.topic_partition): f"Of {where} the replicas on the brokers "
+            f"{_listed(sorted({*each.assigned} - {*each.in_sync}))} are not in sync."
+            for each in self._in_sync.lacking()
+            if each.enough
         }
 
     def offline(self) -> dict[TopicPartition, str]:
@@ -181,6 +206,10 @@ class Health:
             for log in self._logs.logs()
             if log.deletion_paused
         }
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, brokers))
 
 
 def _some(messages: Mapping[Any, str], more: str) -> Sequence[str]:

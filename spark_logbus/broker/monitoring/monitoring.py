@@ -68,6 +68,7 @@ class Monitoring:
             session_watch=session_watch,
             moves=moves,
             following=following,
+            in_sync=in_sync,
         )
         self.sources = MetricSources(
             config=config,

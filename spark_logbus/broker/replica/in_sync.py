@@ -245,6 +245,11 @@ class InSync:
         """Counts the partitions led here of which not all assigned replicas are in sync."""
         return sum(each.is_under_replicated for each in list(self._members.values()))
 
+    def lacking(self) -> list[Members]:
+        """Returns the replicas of the partitions led here that are not all in sync, or too few."""
+        all_members = list(self._members.values())
+        return [each for each in all_members if each.is_under_replicated or not each.enough]
+
     def under_min_in_sync(self) -> int:
         """Counts those that have fewer replicas in sync than their topics ask for."""
         return sum(not each.enough for each in list(self._members.values()))

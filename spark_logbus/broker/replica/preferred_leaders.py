@@ -31,6 +31,8 @@ _LEAST_PAUSE_S: Final = 0.1
 # To hand over one partition takes some tens of milliseconds; what could not be in this time is
 # tried again after the next pause.
 _WITHIN_S: Final = 5.0
+# Brokers to which leads were to go may stop as well: then there is nothing to wait for.
+_LOOK_S: Final = 0.1
 # One that cannot be given back costs its writers a pause each time.
 _AGAIN: Final = Backoff(first_ms=5_000, max_ms=300_000)
 # As many at a time, so that the first of them to be asked for are not given up before their turn.
@@ -143,17 +145,24 @@ class PreferredLeaders:
 
     def hand_over_all(self, within_s: float) -> None:
         """Gives all leads away for which another broker is in sync, as this one stops. What cannot
-        be given away in time is left to an election."""
-        asked = []
+        be given away in time, or only to brokers that stop as well, is left to an election."""
+        until = self._clock.monotonic() + within_s
+        asked: dict[Future[None], int] = {}  # and the broker that is to lead
         for led in self._replica_manager.led().values():
             able = self._able(led)
             if able:
                 to = next((each for each in self._assigned(led) if each in able), min(able))
                 where = led.log.topic_partition
-                asked.append(self._hand_overs.ask(where, to, within_s=within_s, to_full=True))
+                given = self._hand_overs.ask(where, to, within_s=within_s, to_full=True)
+                asked[given] = to
         if not asked:
             return
-        wait(asked, within_s)
+        while (left_s := until - self._clock.monotonic()) > 0:
+            live = {*self._live()}
+            waits_for = [each for each, to in asked.items() if not each.done() and to in live]
+            if not waits_for:
+                break
+            wait(waits_for, min(left_s, _LOOK_S))
         done = sum(each.done() and each.exception() is None for each in asked)
         logger.info("Handed over %d of the %d partitions that others have in sync.",
                     done, len(asked))  # fmt: skip

@@ -28,6 +28,7 @@ from spark_logbus.cli.output import (
 )
 from spark_logbus.plurals import plural
 from spark_logbus.sizes import human_bytes
+from spark_logbus.topic_replication import MIN_IN_SYNC
 
 if TYPE_CHECKING:
     from spark_logbus.client import BrokerDescription, ClusterDescription
@@ -174,6 +175,7 @@ def _verdict(described: ClusterDescription) -> str:
     for state, found in (
         ("offline", described.offline),
         ("under-replicated", described.under_replicated),
+        (f"under {MIN_IN_SYNC}", described.under_min_in_sync),
     ):
         if names := list(map(str, found)):
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -199,6 +201,10 @@ def _fields(described: ClusterDescription) -> dict[str, Any]:
         "under_replicated": [
             {"topic": each.topic, "partition": each.partition, "not_in_sync": brokers}
             for each, brokers in described.under_replicated.items()
+        ],
+        "under_min_in_sync": [
+            {"topic": each.topic, "partition": each.partition, "in_sync": in_sync}
+            for each, in_sync in described.under_min_in_sync.items()
         ],
         "moves": [fields_of_move(each) for each in described.moves],
         "waiting": [

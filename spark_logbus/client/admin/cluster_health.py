@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_logbus.client.admin.moves import MoveDescription, described_moves
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.coordination.cluster.brokers import BrokerRegistration, BrokerRegistry
 from spark_logbus.coordination.cluster.drained import DrainedBrokers
-from spark_logbus.errors import LogbusError
+from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.offsets.descriptions import PartitionDescription, TopicDescription
 from spark_logbus.protocol import Api, MetadataRequest, MetadataResponse
+from spark_logbus.topic_replication import TopicReplication
 from spark_logbus.zookeeper import Session, default_connect
 
 
@@ -44,7 +45,8 @@ class BrokerDescription:
 class ClusterDescription:
     """``offline`` are the partitions that nobody serves now, each with its leader's id; ``moves``
     those that are under way, or have failed, as of one look. ``under_replicated`` are those that
-    lack replicas in sync, each with the brokers of these."""
+    lack replicas in sync, each with the brokers of these, and ``under_min_in_sync`` those that take
+    nothing that is to be replicated, each with how many are in sync."""
 
     zookeeper: str
     brokers: list[BrokerDescription]
@@ -53,6 +55,7 @@ class ClusterDescription:
     offline: dict[TopicPartition, int]
     moves: list[MoveDescription] = field(default_factory=list)
     under_replicated: dict[TopicPartition, list[int]] = field(default_factory=dict)
+    under_min_in_sync: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -94,8 +97,10 @@ def describe_cluster(
     led: dict[int, list[PartitionDescription]] = {broker_id: [] for broker_id in registered}
     offline: dict[TopicPartition, int] = {}
     lacking: dict[TopicPartition, list[int]] = {}
+    refusing: dict[TopicPartition, int] = {}
     follows = Counter[int]()
     for topic in topics.values():
+        least = _least_in_sync(topic)
         for part in topic.partitions.values():
             leader_id = -1 if part.leader_id is None else part.leader_id
             led.setdefault(leader_id, []).append(part)
@@ -104,6 +109,8 @@ def describe_cluster(
                 offline[where] = leader_id
             if part.is_under_replicated:
                 lacking[where] = [each for each in part.replicas if each not in part.in_sync]
+                if len(part.in_sync) < least(len(part.replicas)):
+                    refusing[where] = len(part.in_sync)
             follows.update(each for each in part.replicas if each != leader_id)
     for broker_id in follows:
         led.setdefault(broker_id, [])
@@ -128,7 +135,16 @@ def describe_cluster(
         offline=dict(sorted(offline.items())),
         moves=moves,
         under_replicated=dict(sorted(lacking.items())),
+        under_min_in_sync=dict(sorted(refusing.items())),
     )
+
+
+def _least_in_sync(topic: TopicDescription) -> Callable[[int], int]:
+    """Returns how many of so many replicas of a partition have to be in sync."""
+    try:
+        return TopicReplication.from_topic_config(topic.config).least_in_sync
+    except ConfigError:  # written by hand, past all checks
+        return TopicReplication().least_in_sync
 
 
 def _described(

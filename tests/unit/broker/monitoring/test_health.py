@@ -13,6 +13,7 @@ from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
 from spark_logbus.broker.monitoring.moves import MovesHere
 from spark_logbus.broker.replica.following import Following
+from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import (
     BrokerShuttingDownError,
@@ -40,6 +41,7 @@ class Subject:
         self.requests = SimpleNamespace(refusal=None)
         self.moves = SimpleNamespace(failed=dict, stuck=dict)
         self.troubles: dict[TopicPartition, str] = {}
+        self.lacking: list[SimpleNamespace] = []
         self.session = SimpleNamespace(
             state=SessionState.CONNECTED,
             session_timeout_ms=10_000,
@@ -54,6 +56,7 @@ class Subject:
             session_watch=self.watch,
             moves=cast(MovesHere, self.moves),
             following=cast(Following, SimpleNamespace(troubles=lambda: self.troubles)),
+            in_sync=cast(InSync, SimpleNamespace(lacking=lambda: self.lacking)),
         )
         self.health.phase = Phase.SERVING
 
@@ -80,6 +83,26 @@ def test_a_replica_that_cannot_follow_is_a_note(broker: Broker) -> None:
     report = subject.health.report()
     assert report.healthy
     assert report.notes == (f"The replica of {TP} cannot follow its leader: There is no room.",)
+
+
+def test_partitions_that_lack_replicas_are_notes(broker: Broker) -> None:
+    """A broker that serves all that it can is healthy, whoever else is away."""
+    subject = Subject(broker.directory)
+
+    def members(partition: int, *in_sync: int, enough: bool) -> SimpleNamespace:
+        led = SimpleNamespace(log=SimpleNamespace(topic_partition=TopicPartition("t", partition)))
+        return SimpleNamespace(
+            led=led, in_sync=[*in_sync], assigned=[3, 2, 1], enough=enough, least=2
+        )
+
+    subject.lacking = [members(1, 1, 2, enough=True), members(0, 1, enough=False)]
+    report = subject.health.report()
+    assert report.healthy
+    assert report.notes == (
+        "Of t-0 1 replicas are in sync (on the brokers 1), fewer than min.insync.replicas, 2: what "
+        "is to be replicated is refused.",
+        "Of t-1 the replicas on the brokers 3 are not in sync.",
+    )
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def test_replicas_that_are_added_are_waited_for_when_they_join(leading: Leading)
     leading.append(2)
     assert leading.watermark == 5
     assert leading.in_sync.under_replicated() == 1
+    assert leading.in_sync.lacking() == [leading.members]
     leading.tell(TWO, 4)
     leading.look()
     assert leading.in_sync_now == [LEADER], "it lacks what may be acknowledged"
@@ -130,6 +131,7 @@ def test_replicas_that_are_added_are_waited_for_when_they_join(leading: Leading)
     leading.look()
     assert leading.in_sync_now == [TWO, LEADER]
     assert leading.in_sync.under_replicated() == 0
+    assert leading.in_sync.lacking() == []
     leading.append()
     assert leading.watermark == 5
 

@@ -64,7 +64,10 @@ def test_a_topic_without_replicas_is_described_as_ever(capsys: pytest.CaptureFix
     assert (row["replicas"], row["in_sync"], row["under_replicated"]) == ([1], [1], False)
 
 
-def described(under_replicated: dict[TopicPartition, list[int]]) -> ClusterDescription:
+def described(
+    under_replicated: dict[TopicPartition, list[int]],
+    under_min_in_sync: dict[TopicPartition, int] | None = None,
+) -> ClusterDescription:
     registration = BrokerRegistration(LEADER, "1.0", 0, 3)
     one = BrokerDescription(
         broker_id=1, registration=registration, partitions=2, offline=0, size_bytes=9, problem=None,
@@ -72,7 +75,7 @@ def described(under_replicated: dict[TopicPartition, list[int]]) -> ClusterDescr
     )  # fmt: skip
     return ClusterDescription(
         zookeeper="zk", brokers=[one], topics=1, partitions=2, offline={},
-        under_replicated=under_replicated,
+        under_replicated=under_replicated, under_min_in_sync=under_min_in_sync or {},
     )  # fmt: skip
 
 
@@ -87,4 +90,12 @@ def test_a_cluster_that_lacks_replicas_is_not_healthy(capsys: pytest.CaptureFixt
     fields = shown_cluster._fields(found)
     assert fields["under_replicated"] == [{"topic": "t", "partition": 1, "not_in_sync": [2, 3]}]
     assert fields["brokers"][0]["rack"] == "east"
+    assert fields["under_min_in_sync"] == []
     assert described({}).healthy
+    shown_cluster._print(described({TopicPartition("t", 1): [2, 3]}, {TopicPartition("t", 1): 1}))
+    assert (
+        "under-replicated: t-1; 1 of 2 partitions under min.insync.replicas: t-1."
+        in capsys.readouterr().out
+    )
+    fields = shown_cluster._fields(described({}, {TopicPartition("t", 1): 1}))
+    assert fields["under_min_in_sync"] == [{"topic": "t", "partition": 1, "in_sync": 1}]
