@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from spark_logbus.broker.compaction.scheduler import Compactor
 from spark_logbus.broker.config import BrokerConfig
@@ -31,6 +32,7 @@ from spark_logbus.broker.handlers.replica_sessions import ReplicaSessions
 from spark_logbus.broker.handlers.replicate import ReplicateHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
+from spark_logbus.broker.handlers.unclean_elections import UncleanElectHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.identity import BrokerIdentity
@@ -49,6 +51,8 @@ from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.old_logs import OldLogs
 from spark_logbus.broker.replica.preferred_leaders import PreferredLeaders
 from spark_logbus.broker.replica.states import LeaderPartition, Replicas
+from spark_logbus.broker.replica.unclean import UncleanElections
+from spark_logbus.broker.replica.unclean_topics import UncleanTopics, asking
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock, SystemClock
@@ -168,7 +172,7 @@ class Broker:
             following=self._following,
             old_logs=self._old_logs,
             leads=self._in_sync,
-            end_promises=lambda broker_id: PromiseRegistry(session, broker_id).end(),
+            end_promises=(end_promises := partial(_end_promises, session)),
             clock=clock,
             partition_changed=partition_changed,
         )
@@ -242,6 +246,26 @@ class Broker:
             is_certain=self._reaches_zookeeper,
             clock=clock,
             after_ms=config.replication.preferred_after_ms,
+        )
+        self._unclean = UncleanElections(
+            config.id,
+            replica_manager=self._replica_manager,
+            logs=self._logs,
+            states=states,
+            following=self._following,
+            topic=lambda name: self._metadata_cache.topics.get(name),
+            live=lambda: [each.broker_id for each in brokers.live()],
+            end_promises=end_promises,
+        )
+        self._unclean_topics = UncleanTopics(
+            config.id,
+            elections=self._unclean,
+            replica_manager=self._replica_manager,
+            topics=lambda: self._metadata_cache.topics,
+            live=lambda: [each.broker_id for each in self._metadata_cache.brokers],
+            is_certain=self._reaches_zookeeper,
+            ask=asking(config.id, self._address_of, clock),
+            clock=clock,
         )
         self._flushed_ends = FlushedEndNotes(
             self._replica_manager, states, session, in_sync=self._in_sync, clock=clock
@@ -373,6 +397,9 @@ class Broker:
             ElectHandler(
                 self._preferred_leaders, clock=self._clock, executor=self._zookeeper_executor
             ),
+            UncleanElectHandler(
+                self._unclean, clock=self._clock, executor=self._zookeeper_executor
+            ),
             WriteHandler(
                 self._publisher,
                 writers=writers,
@@ -443,6 +470,7 @@ class Broker:
             self._hand_overs.thread.start()
             self._finishing.thread.start()
             self._preferred_leaders.thread.start()
+            self._unclean_topics.thread.start()
             self._network.start(self._requests.dispatch)
             self._maintenance.start()
             self._compactor.thread.start()
@@ -483,6 +511,7 @@ class Broker:
             self._flushed_ends.thread.stop, self._session.close, self._lease.join,
             self._in_sync.thread.stop, self._publisher.thread.stop,
             self._finishing.thread.stop, self._preferred_leaders.thread.stop,
+            self._unclean_topics.thread.stop,
             self._hand_overs.thread.stop,
             self._replica_manager.thread.stop, self._following.stop, self._old_logs.thread.stop,
             self._metadata_cache.stop, self._zookeeper_executor.stop, self._copy_executor.stop,
@@ -512,3 +541,8 @@ class Broker:
         pause = threading.Event()
         while self._network.waiting() and self._clock.monotonic() < deadline:
             pause.wait(_DRAIN_LOOK_S)
+
+
+def _end_promises(session: Session, broker_id: int) -> None:
+    """Has what a broker has prepared of atomic writes prepared anew."""
+    PromiseRegistry(session, broker_id).end()

@@ -3,26 +3,22 @@
 A log that is there and too short, such as one from a backup, is kept by default: what is given up
 is its end. One of which nothing is there, or nothing that can be opened, is given up whole.
 
-What ZooKeeper knows of a log's end is a lower bound: more may have been appended, acknowledged
-and read before the disk was lost, for seconds as a rule and for as long as ZooKeeper was away at
-worst. An offset that was given must never stand for another record. So the log goes on at a round
-number that lies further on than records can have come: at a million a second, eleven days.
+The log goes on far behind all that is known of it (see ``lost_ends``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spark_logbus.errors import InvalidRequestError, UnknownTopicError
+from spark_logbus.lost_ends import go_on_at
 from spark_logbus.model import TopicPartition
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
     from spark_logbus.coordination.payloads import PartitionState
     from spark_logbus.zookeeper import Session
-
-STEP: Final = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +41,6 @@ class GiveUpPlan:
 
     topic_id: str
     rows: tuple[GiveUpRow, ...]
-
-
-def go_on_at(known_end: int) -> int:
-    """A round offset at least ``STEP`` after ``known_end``."""
-    return (-(-known_end // STEP) + 1) * STEP
 
 
 def plan(

@@ -22,27 +22,33 @@ from spark_logbus.broker.handlers.replica_sessions import ReplicaSessions
 from spark_logbus.broker.handlers.replicate import AssignedTo, ReplicateHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
+from spark_logbus.broker.handlers.unclean_elections import UncleanElectHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.follower_reads import FollowerReads
 from spark_logbus.broker.replica.followers import Followers
+from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.hand_over import HandOvers, StandingMove
 from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.replica.preferred_leaders import PreferredLeaders
 from spark_logbus.broker.replica.states import Replicas
+from spark_logbus.broker.replica.unclean import UncleanElections
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.drained import DrainedBrokers
 from spark_logbus.coordination.cluster.moves import PartitionMoves
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.subjects import SubjectIds, SubjectReader
 from spark_logbus.coordination.writes.writers import WriterRegistry
+from spark_logbus.model import TopicPartition
 from spark_logbus.network import Connection
 from spark_logbus.zookeeper import CorruptNodeError, Session
-from tests.fakes.broker_parts import Logs, held_lease, in_sync_over
+from tests.fakes.broker_parts import TOPIC_ID, Logs, held_lease, in_sync_over
 from tests.fakes.executor import InlineExecutor
 from tests.fakes.writers import promises_of
 
@@ -70,6 +76,13 @@ class Drained:
 
     def ids(self) -> set[int]:
         return {*self.marked}
+
+
+class NeverLed:
+    """A stand-in for ``PartitionStates``, which has no state of any partition."""
+
+    def states_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, None]:
+        return dict.fromkeys(partitions)
 
 
 def context(payload: memoryview | None = None) -> RequestContext:
@@ -194,6 +207,20 @@ def dispatcher_over(
                     is_certain=lambda: True,
                     clock=clock,
                     after_ms=1,
+                ),
+                clock=clock,
+                executor=executor,
+            ),
+            UncleanElectHandler(
+                UncleanElections(
+                    config.id,
+                    replica_manager=partitions,
+                    logs=logs.directory,
+                    states=cast(PartitionStates, NeverLed()),
+                    following=cast(Following, None),  # for what is led in ZooKeeper
+                    topic={"t": TopicRecord("t", TOPIC_ID, {0: [5], 1: [5, 6]}, {})}.get,
+                    live=lambda: [config.id],
+                    end_promises=lambda _: None,
                 ),
                 clock=clock,
                 executor=executor,

@@ -126,12 +126,17 @@ def lacking_bytes(log: PartitionLog, copy: Copy) -> int:
 
 def divergence(log: PartitionLog, wanted: FollowedPartition) -> LogPoint | None:
     """Returns where the follower's log is to be cut back to, if it has what this one has not."""
-    end = log.ends().log_end_offset
+    ends = log.ends()
+    end = ends.log_end_offset
     last = log.epochs.end_of(wanted.last_epoch, end)
     if wanted.last_epoch >= 0 and (
         last.end_offset < wanted.offset or last.epoch < wanted.last_epoch
     ):
         return LogPoint(last.epoch, last.end_offset)
+    for lost in ends.lost:
+        if lost.start < wanted.offset < lost.end:
+            # It has some of what was given up here, and would go on behind it as this one does.
+            return LogPoint(last.epoch, lost.start)
     return LogPoint(log.epochs.latest, end) if wanted.offset > end else None
 
 

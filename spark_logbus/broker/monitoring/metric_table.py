@@ -216,6 +216,10 @@ METRICS: tuple[Metric, ...] = (
            "Elections in which this broker tried to lead a partition, and another broker or "
            "ZooKeeper was faster.",
            (), _one(lambda s: s.replica_manager.elections.lost.value)),
+    Metric("unclean_elections", _COUNTER,
+           "Elections of this broker though it was not in sync, on an operator's word or as the "
+           "topic's configuration allows: records are lost, and its log names their offsets.",
+           (), _one(lambda s: s.replica_manager.elections.unclean.value)),
     Metric("election_seconds", _HISTOGRAM,
            "How long partitions had no leader before this broker was elected, from when it knew of "
            "that.",

@@ -272,11 +272,19 @@ class FollowedLog:
         was not in sync, or has lost its disk."""
         state = self.wanted.state
         committed = 0 if state is None else state.committed or 0
+        given_up = None if state is None else state.given_up
         what = (
             f"Broker {self.leader}, which leads it in epoch {self.leader_epoch}, has none of them"
         )
         where = self.topic_partition
-        if offset < committed:
+        if given_up is not None and self.log.epochs.latest <= given_up:
+            logger.error(
+                "The records of %s from offset %d up to %d are cut off here. %s: it was elected "
+                "though it was not in sync, or went on with a log that was given up. They may have "
+                "been acknowledged, and are lost.",
+                where, offset, end, what, extra=fields_about(where),
+            )  # fmt: skip
+        elif offset < committed:
             logger.error(
                 "The records of %s from offset %d up to %d are cut off here. %s, though those up "
                 "to %d were replicated: they are lost, unless a broker that is away has them.",

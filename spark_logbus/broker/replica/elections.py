@@ -28,11 +28,13 @@ _AGAIN: Final = Backoff(first_ms=1_000, max_ms=30_000)
 
 
 class ElectionStats:
-    """Counts of elections that this broker has won, and of tries that came to nothing; and how long
-    partitions were without a leader, from when this broker knew of it, in seconds."""
+    """Counts of elections that this broker has won, of tries that came to nothing, and of
+    ``unclean`` elections, for which it was not in sync; and how long partitions were without a
+    leader, from when this broker knew of it, in seconds."""
 
     def __init__(self) -> None:
         self.won, self.lost, self.times = Counter(), Counter(), Histogram()
+        self.unclean = Counter()
 
 
 @dataclass

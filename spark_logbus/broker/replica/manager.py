@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator
+from queue import SimpleQueue
 
 from spark_logbus.broker.decided_shares import decided_shares
 from spark_logbus.broker.metadata_cache import TopicsImage
@@ -112,6 +113,7 @@ class ReplicaManager:
             clock=clock,
             partition_changed=partition_changed,
         )
+        self._first = SimpleQueue[Callable[[], None]]()
         self._newest: TopicsImage | None = None
         self._is_due = False  # the newest image is to be applied, perhaps again
         self._applied = self._configured = TopicsImage({}, session_id=0)
@@ -155,6 +157,17 @@ class ReplicaManager:
         led = self.find(topic_partition)
         if led is not None and isinstance(led.log.offline, StorageError):
             self._apply_soon()
+
+    def do_first(self, work: Callable[[], None]) -> None:
+        """Has ``work``, which raises nothing, called soon on the thread that leads and follows,
+        before that looks at what is to be led."""
+        self._first.put(work)
+        self._apply_soon()
+
+    def known_state(self, topic_partition: TopicPartition, topic_id: str) -> PartitionState | None:
+        """Returns the state of a partition with several replicas, one of them here, as it was last
+        read."""
+        return self._known.get(topic_partition, topic_id)
 
     def _apply_soon(self) -> None:
         self._is_due = True
@@ -235,6 +248,8 @@ class ReplicaManager:
         if term is None or image is None:
             return math.inf
         self._tries += 1
+        while not self._first.empty():
+            self._first.get()()
         try:
             if self._apply(image, term):
                 return self._elections.pause_s()

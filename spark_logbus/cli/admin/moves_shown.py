@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _TELL_EVERY_S: Final = 5.0  # without a terminal
 _STUCK_S: Final = 20.0
-_BROKERS: Final = Kind(
+#: Ids of brokers, in an order that means something.
+BROKERS: Final = Kind(
     lambda ids: ", ".join(map(str, ids)), lambda ids: ",".join(map(str, ids)), right=True
 )
 _SHOWN: Final = 20  # moves in a table; --json has all
@@ -30,8 +31,8 @@ def plan_table(plan: MovePlan) -> Table:
         Column("topic"),
         Column("partition", NUMBER),
         Column("size_bytes", SIZE, "size"),
-        Column("from", _BROKERS),
-        Column("to", _BROKERS),
+        Column("from", BROKERS),
+        Column("to", BROKERS),
         title="Moves",
     )
     for each in plan.moves:
@@ -81,7 +82,7 @@ def moves_table(moves: Collection[MoveDescription], running: Collection[int]) ->
         Column("topic"),
         Column("partition", NUMBER),
         Column("from", NUMBER),
-        Column("to", _BROKERS),
+        Column("to", BROKERS),
         Column("copied_bytes", SIZE, "copied"),
         Column("total_bytes", SIZE, "of"),
         Column("state"),

@@ -25,6 +25,7 @@ from spark_logbus.client.admin.moves import (
     move_partitions,
 )
 from spark_logbus.client.admin.offsets import OffsetQueries
+from spark_logbus.client.admin.unclean_elections import UncleanPlan, elect, plan_unclean
 from spark_logbus.client.arguments import as_config, as_partition_count, as_replica_count
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -444,6 +445,25 @@ class Admin(OffsetQueries):
         brokers to which they are assigned; returns for each None, or the reason why not: that
         broker is not in sync, say. Raises UnknownTopicError, BrokerUnavailableError."""
         return elect_preferred(self._cluster, topic, partitions)
+
+    def elect_unclean(
+        self,
+        topic: str,
+        partitions: Collection[int] = (),
+        *,
+        broker: int | None = None,
+        execute: bool = False,
+    ) -> UncleanPlan:
+        """Have partitions that no broker in sync can lead led by the brokers that have the most of
+        them, or by ``broker``: what those lack is lost. Only said, not done, unless ``execute``.
+
+        All that are offline, or those that are named. They go on behind every offset that was ever
+        given, as those that are given up do. Raises UnknownTopicError, CoordinationError, and
+        InvalidRequestError where nothing is offline and none is named, or that broker is away.
+        """
+        described = self.describe([topic], ends=not partitions)[topic]
+        plan = plan_unclean(self._cluster, described, partitions, broker)
+        return elect(self._cluster, topic, plan) if execute else plan
 
     def plan_drain(self, broker: int) -> MovePlan:
         """The moves that give all partitions of a broker to the others; ``drain`` does them.

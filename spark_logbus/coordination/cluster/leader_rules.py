@@ -16,6 +16,7 @@ from spark_logbus.coordination.cluster.topic_records import LeadershipClaim
 from spark_logbus.coordination.payloads import PartitionState, TopicPayload
 from spark_logbus.errors import InvalidRequestError, LogMissingError, NotLeaderError
 from spark_logbus.log_ids import may_be_same_log
+from spark_logbus.lost_ends import go_on_at
 from spark_logbus.model import TopicPartition
 
 
@@ -93,9 +94,12 @@ def leaves_lead(broker_id: int, live: Collection[int]) -> Rule:
     return rule
 
 
-def is_elected_unclean(broker_id: int, live: Collection[int]) -> Rule:
-    """Lets a broker that is not in sync lead alone, where nobody who is lives and can lead. What
-    its log lacks is lost."""
+def is_elected_unclean(
+    broker_id: int, live: Callable[[], Collection[int]], *, leader_epoch: int
+) -> Rule:
+    """Lets a broker that is not in sync lead alone what was led in that epoch last, where nobody
+    who is lives and can lead. What its log lacks is lost: that goes on behind all that was ever
+    there (see ``PartitionState.go_on_at``)."""
 
     def rule(claim: LeadershipClaim, now: PartitionState | None) -> Ruling:
         where = claim.topic_partition
@@ -107,8 +111,9 @@ def is_elected_unclean(broker_id: int, live: Collection[int]) -> Rule:
                     f"{'nobody has led it yet' if now is None else 'it is in sync'}."
                 ),
             )
-        able = [] if now.refused is not None else [each for each in now.in_sync if each in live]
-        if able:
+        if now.leader_epoch != leader_epoch:  # what would be lost is not what was looked at
+            return Ruling(None, _is_led_by_another(claim, now, broker_id))
+        if able := able_to_lead(now, live()):
             return Ruling(
                 None,
                 NotLeaderError(
@@ -117,9 +122,28 @@ def is_elected_unclean(broker_id: int, live: Collection[int]) -> Rule:
                 ),
             )
         led = _led(claim, now, broker_id, [broker_id], end=claim.end)
-        return Ruling(msgspec.structs.replace(led, given_up=now.leader_epoch))
+        behind = behind_all(now, claim.end or 0)
+        return Ruling(
+            msgspec.structs.replace(
+                led, given_up=now.leader_epoch, end=behind, go_on_at=behind, keep=True
+            )
+        )
 
     return rule
+
+
+def behind_all(now: PartitionState, end: int) -> int:
+    """Returns an offset behind all that a partition may have had, whose log ends at ``end``."""
+    return go_on_at(max(end, now.end or 0, now.committed or 0, now.go_on_at or 0))
+
+
+def able_to_lead(now: PartitionState, live: Collection[int]) -> list[int]:
+    """Returns the brokers in sync that live and do not refuse to lead."""
+    return [
+        each
+        for each in now.in_sync or [now.leader]
+        if each in live and not (each == now.leader and now.refused is not None)
+    ]
 
 
 class MembersChange(NamedTuple):

@@ -192,14 +192,23 @@ class PartitionStates:
         return self._claim_all(description, claims, broker_id, leaves_lead(broker_id, live))
 
     def elect_unclean(
-        self, claim: LeadershipClaim, *, broker_id: int, live: Collection[int]
+        self,
+        claim: LeadershipClaim,
+        *,
+        broker_id: int,
+        leader_epoch: int,
+        live: Callable[[], Collection[int]],
     ) -> PartitionState:
-        """Have ``broker_id`` lead a partition alone though it is not in sync, where nobody who is
-        lives, or who is alone in sync refuses to. On an operator's word: what its log lacks is
-        lost. Raises UnknownTopicError, CorruptNodeError; NotLeaderError where that is not needed,
-        or the partition is not assigned to the broker."""
+        """Have ``broker_id`` lead a partition alone, which was led in ``leader_epoch`` last, though
+        it is not in sync; where nobody who is lives, or who is alone in sync refuses to. What its
+        log lacks is lost: it goes on at the state's ``go_on_at``, behind all that was ever there.
+        ``live`` asks who is registered, for each attempt.
+
+        On the word of an operator, or of the topic's configuration. Raises UnknownTopicError,
+        CorruptNodeError; NotLeaderError where that is not needed, the partition is not assigned to
+        the broker, or another has led it since."""
         description = f"elect broker {broker_id} the unclean leader"
-        rule = is_elected_unclean(broker_id, live)
+        rule = is_elected_unclean(broker_id, live, leader_epoch=leader_epoch)
         state = self._claim_all(description, [claim], broker_id, rule)[claim.topic_partition]
         if isinstance(state, LogbusError):
             raise state.again()

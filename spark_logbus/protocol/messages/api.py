@@ -45,6 +45,7 @@ class Api(enum.IntEnum):
     REPLICATE = 15
     MOVE = 16
     ELECT = 17
+    ELECT_UNCLEAN = 18
 
 
 class Message(msgspec.Struct, omit_defaults=True):

@@ -40,6 +40,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.log_ids import new_log_id, renewed_log_id
+from spark_logbus.lost_ends import go_on_at
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from spark_logbus.zookeeper.nodes import ConflictError, Nodes
@@ -408,24 +409,46 @@ def test_a_broker_that_is_to_keep_replicas_is_not_forgotten(
 
 class TestUncleanElections:
     def elect(
-        self, cluster: Cluster, broker_id: int = 3, *, live: Sequence[int] = (3,), end: int = 5
+        self,
+        cluster: Cluster,
+        broker_id: int = 3,
+        *,
+        live: Sequence[int] = (3,),
+        end: int = 5,
+        leader_epoch: int = 4,
     ) -> PartitionState:
         claim = cluster.claim(broker_id, end=end)
-        return cluster.states.elect_unclean(claim, broker_id=broker_id, live=live)
+        return cluster.states.elect_unclean(
+            claim, broker_id=broker_id, leader_epoch=leader_epoch, live=lambda: live
+        )
 
     def test_a_broker_that_is_not_in_sync_leads_alone_when_no_other_lives(
         self, replicated: Cluster
     ) -> None:
         replicated.put_state(unchanged(in_sync=[1, 2]))
+        behind = go_on_at(9)
         elected = self.elect(replicated)
         assert elected == replicated.state
         assert elected == PartitionState(
-            3, 5, [3], 5, replicas={3: "log-3"}, given_up=4, committed=5
+            3,
+            5,
+            [3],
+            behind,
+            replicas={3: "log-3"},
+            given_up=4,
+            committed=5,
+            go_on_at=behind,
+            keep=True,
+        )
+        # It leads on behind what is lost, also after it was killed just now.
+        led = replicated.lead(replicated.claim(3, end=behind), 3)
+        assert led == PartitionState(
+            3, 6, [3], behind, replicas={3: "log-3"}, given_up=5, committed=5
         )
         with pytest.raises(NotLeaderError, match="it is in sync"):
             self.elect(replicated)
         # Whoever was in sync before is nobody now.
-        with pytest.raises(NotLeaderError, match="broker 3 leads it in epoch 5"):
+        with pytest.raises(NotLeaderError, match="broker 3 leads it in epoch 6"):
             replicated.lead(replicated.claim(1), 1)
         with pytest.raises(NotLeaderError, match=r"not in sync\. Brokers 3 are"):
             replicated.elect(replicated.claim(2), 2, live=[2])
@@ -440,6 +463,33 @@ class TestUncleanElections:
         with pytest.raises(NotLeaderError, match="it was moved to brokers 1, 2, 3"):
             self.elect(replicated, 4, live=[4])
         assert replicated.state == unchanged(in_sync=[1, 2])
+
+    def test_not_when_another_has_led_since_it_was_asked_for(self, replicated: Cluster) -> None:
+        """A member came back, led, and is gone again: it may have taken more."""
+        replicated.put_state(unchanged(in_sync=[1], leader_epoch=6))
+        with pytest.raises(NotLeaderError, match="broker 1 leads it in epoch 6"):
+            self.elect(replicated, leader_epoch=4)
+        elected = self.elect(replicated, leader_epoch=6)
+        assert (elected.leader_epoch, elected.given_up) == (7, 6)
+
+    def test_a_member_that_comes_back_meanwhile_is_not_passed_over(
+        self, replicated: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who is registered is asked anew when the state was written by another."""
+        replicated.put_state(unchanged(in_sync=[1, 2]))
+        asked: list[Sequence[int]] = [[2, 3], [3]]
+        claim = replicated.claim(3)
+
+        def live() -> Sequence[int]:
+            found = asked.pop()
+            if found == [3]:
+                replicated.put_state(unchanged(in_sync=[1, 2], end=10))  # a late note, say
+            return found
+
+        with pytest.raises(NotLeaderError, match="2, which are in sync, run"):
+            replicated.states.elect_unclean(claim, broker_id=3, leader_epoch=4, live=live)
+        assert asked == []
+        assert replicated.state.leader == 1
 
     def test_where_the_only_member_refuses_though_it_lives(self, replicated: Cluster) -> None:
         replicated.put_state(unchanged(in_sync=[1], replicas={1: "log-1"}))

@@ -6,8 +6,9 @@ import pytest
 
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import InvalidRequestError
+from spark_logbus.lost_ends import STEP, go_on_at
 from spark_logbus.model import TopicPartition
-from spark_logbus.offsets.give_up import STEP, go_on_at, plan
+from spark_logbus.offsets.give_up import plan
 
 LED = PartitionState(1, 4, [1], end=70)
 REFUSED = PartitionState(1, 4, [1], end=70, refused="away")

@@ -18,12 +18,12 @@ from spark_logbus.errors import DataLossError, InvalidRequestError
 from spark_logbus.load import Commit, NotInLogError
 from spark_logbus.load.plan.ranges import plan as plan_load
 from spark_logbus.load.plan.window import WindowBounds, plan_window
+from spark_logbus.lost_ends import STEP
 from spark_logbus.mirror import PartitionLag
 from spark_logbus.mirror.plan import new_records, unreadable
 from spark_logbus.mirror.source.source import SourceTopic
 from spark_logbus.model import AtOffset, LastRecords, LostOffsets, OffsetRange, TopicPartition
 from spark_logbus.offsets.data_loss import AboveEnd, DataLoss, GivenUp
-from spark_logbus.offsets.give_up import STEP
 from spark_logbus.offsets.give_up import plan as plan_to_give_up
 from spark_logbus.offsets.position import OffsetBound, PerPartition, ShiftBack
 from spark_logbus.offsets.resolve import resolve

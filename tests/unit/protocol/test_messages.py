@@ -64,6 +64,7 @@ def test_api_numbers_never_change() -> None:
         "REPLICATE": 15,
         "MOVE": 16,
         "ELECT": 17,
+        "ELECT_UNCLEAN": 18,
     }
     assert set(APIS) == set(Api)
 
@@ -86,7 +87,7 @@ def test_every_api_but_the_handshake_needs_a_right() -> None:
         ),
         Api.REPLICATE: (Operation.READ, Resource.CLUSTER),
         Api.MOVE: (Operation.ALTER, Resource.CLUSTER),
-        Api.ELECT: (Operation.ALTER, Resource.CLUSTER),
+        **dict.fromkeys((Api.ELECT, Api.ELECT_UNCLEAN), (Operation.ALTER, Resource.CLUSTER)),
     }
 
 
@@ -103,7 +104,7 @@ def test_what_a_request_lists_is_declared_as_its_entries() -> None:
         **dict.fromkeys((Api.METADATA, Api.DECIDE), "topics"),
         **dict.fromkeys((Api.APPEND, Api.FETCH, Api.LIST_OFFSETS, Api.SPLIT_RANGE), "partitions"),
         **dict.fromkeys((Api.STAGE, Api.PREPARE, Api.PUBLISH, Api.REPLICATE), "partitions"),
-        Api.ELECT: "partitions",
+        **dict.fromkeys((Api.ELECT, Api.ELECT_UNCLEAN), "partitions"),
         Api.MOVE: "moves",
     }
 

@@ -59,6 +59,7 @@ from spark_logbus.protocol import (
     StagedCopy,
     StageRequest,
     TopicShares,
+    UncleanElectRequest,
     WriteContent,
     WriteShare,
     decode_response,
@@ -132,6 +133,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
     Api.PUBLISH: (PublishRequest(WRITE, "0", SHARES, "writer"), b""),
     Api.DISCARD: (DiscardRequest(WRITE, 1), b""),
     Api.ELECT: (ElectRequest("t", [0, 1], TOPIC_ID), b""),
+    Api.ELECT_UNCLEAN: (UncleanElectRequest("t", [0, 1], TOPIC_ID, [EPOCH, EPOCH]), b""),
     Api.MOVE: (
         MoveRequest([PartitionMove("t", each, 6, TOPIC_ID, [6, 5]) for each in (0, 1)], 1 << 20),
         b"",

@@ -362,6 +362,68 @@ def test_records_that_were_replicated_and_are_cut_off_are_an_error(
     assert "though those up to 13 were replicated: they are lost" in caplog.text
 
 
+def follow_to_the_end(world: World) -> None:
+    """Asks and applies as a follower does, until the log ends where its leader's does."""
+    for _ in range(20):
+        wanted = world.followed.request(1 << 20)
+        if (point := divergence(world.leader, wanted)) is not None:
+            world.pull(diverges=point)
+        elif (lost := world.leader.lost_at(wanted.offset)) is not None:
+            world.pull(go_on_at=lost.end)
+        elif wanted.offset < world.leader.ends().log_end_offset:
+            world.pull()
+        else:
+            return
+    pytest.fail("the log does not come to where its leader's ends")
+
+
+def ranges(log: PartitionLog) -> tuple[int, list[tuple[int, int]]]:
+    ends = log.ends()
+    return ends.log_end_offset, [(each.start, each.end) for each in ends.lost]
+
+
+@pytest.mark.parametrize("appended", [0, 5])
+def test_what_a_leader_has_more_than_one_that_was_elected_unclean_is_cut_off(
+    world: World, caplog: pytest.LogCaptureFixture, appended: int
+) -> None:
+    """Its log ends within the range that is lost for the one that leads."""
+    world.follow(is_copy=False, wanted=assigned(committed=10, given_up=6))
+    for log, count in ((world.leader, 10), (world.copy, 15)):
+        log.append_as_leader(record_batch(10), leader_epoch=6)
+        if count > 10:
+            log.append_as_leader(record_batch(count - 10), leader_epoch=6)
+        log.flush()
+    world.leader.go_on_at(1_000)
+    if appended:
+        world.lead(appended)
+    with caplog.at_level(logging.ERROR):
+        follow_to_the_end(world)
+    assert "t-0 from offset 10 up to 15 are cut off here" in caplog.text
+    assert "They may have been acknowledged, and are lost." in caplog.text
+    assert ranges(world.copy) == ranges(world.leader) == (1_000 + appended, [(10, 1_000)])
+    assert world.copy.epochs.entries == world.leader.epochs.entries
+
+
+def test_one_that_was_elected_unclean_follows_another_that_was(world: World) -> None:
+    """Each has a lost range of its own; the records that only the new leader has are copied."""
+    world.follow(is_copy=False, wanted=assigned(given_up=7))
+    for log in (world.leader, world.copy):
+        log.append_as_leader(record_batch(10), leader_epoch=6)
+    world.leader.append_as_leader(record_batch(2), leader_epoch=6)
+    world.copy.go_on_at(500)
+    world.copy.append_as_leader(record_batch(7), leader_epoch=7)
+    world.copy.flush()
+    world.leader.flush()
+    world.leader.go_on_at(1_000)
+    follow_to_the_end(world)
+    assert ranges(world.copy) == ranges(world.leader) == (1_000, [(12, 1_000)])
+    world.lead(3, epoch=8)
+    follow_to_the_end(world)
+    assert world.copy.epochs.entries == world.leader.epochs.entries
+    for offset in (10, 11, 1_002):
+        assert world.copy.read_as_replica(offset, max_bytes=1 << 20) is not None
+
+
 @pytest.mark.parametrize(("given_up", "keeps"), [(None, False), (6, True)])
 def test_a_replica_of_which_all_has_expired_begins_anew(
     world: World, given_up: int | None, keeps: bool

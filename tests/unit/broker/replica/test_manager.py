@@ -24,7 +24,7 @@ from spark_logbus.broker.replica.states import Replicas, ReplicaState
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.clock import SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
-from spark_logbus.coordination.cluster.leader_rules import leaves_lead
+from spark_logbus.coordination.cluster.leader_rules import is_elected_unclean, leaves_lead
 from spark_logbus.coordination.cluster.moves import PartitionMoves
 from spark_logbus.coordination.cluster.partition_states import LeadResult, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import (
@@ -166,6 +166,24 @@ class Topics:
             assert answer is not None
             found[claim.topic_partition] = answer
         return found
+
+    def elect_unclean(
+        self,
+        claim: LeadershipClaim,
+        *,
+        broker_id: int,
+        leader_epoch: int,
+        live: Callable[[], Collection[int]],
+    ) -> PartitionState:
+        now = self.known.get(claim.topic_partition)
+        assert not isinstance(now, CorruptNodeError)
+        ruling = is_elected_unclean(broker_id, live, leader_epoch=leader_epoch)(claim, now)
+        if ruling.refusal is not None:
+            raise ruling.refusal
+        assert ruling.state is not None
+        self.known[claim.topic_partition] = ruling.state
+        self.epochs[claim.topic_partition] = ruling.state.leader_epoch
+        return ruling.state
 
     def refuse(
         self,
