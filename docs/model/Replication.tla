@@ -175,7 +175,9 @@ DropForItself(x) ==
 
 (* The leader first: the watermark waits for the joiner from before the request is sent. So it need
    not have the leader's end, which moves on: what is below the watermark is enough. But a new
-   leader's watermark lags, and all that it had when it took the lead may be acknowledged. *)
+   leader's watermark lags, and all that it had when it took the lead may be acknowledged.
+   That the watermark waits for one that keeps up already before this is not a step here: it is an
+   Advance that is not taken. *)
 TakeIn(x, y) ==
     /\ Sees(x) /\ br[x].leads > 0 /\ br[x].knows /\ x # y
     /\ \A member \in node.inSync : member[1] # y

@@ -16,6 +16,7 @@ from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
+from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import NotLeaderError
 from spark_logbus.log import LogConfig, LogDirectory, PartitionLog
 from spark_logbus.log.environment import HighWatermarkRule
@@ -146,7 +147,8 @@ class Logs:
 
     def lead(self, topic_partition: TopicPartition) -> PartitionLog:
         log = ensure_one(self.directory, topic_partition, topic_id=TOPIC_ID, config={})
-        self.here.led[topic_partition] = LeaderPartition(log, EPOCH)
+        led = self.here.led[topic_partition] = LeaderPartition(log, EPOCH)
+        self.in_sync.lead(led, PartitionState(5, EPOCH, [5]))
         return log
 
     def flush(self) -> None:

@@ -43,6 +43,7 @@ from spark_logbus.coordination.cluster.moves import PartitionMoves
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.coordination.subjects import SubjectIds, SubjectReader
 from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.model import TopicPartition
@@ -121,6 +122,8 @@ def dispatcher_over(
     holds, sessions = Holds(), ReplicaSessions(partitions.find)
     followers = Followers(clock=clock, written=sessions.changed)
     in_sync = in_sync_over(clock, followers=followers)
+    for led in logs.here.led.values():
+        in_sync.lead(led, PartitionState(config.id, led.leader_epoch, [config.id]))
     publisher = Publisher(
         partitions,
         logs=logs.directory,

@@ -139,11 +139,18 @@ class Followers:
         self._listeners += (listener,)
 
     def tell(self, led: LeaderPartition, copy: Copy, *, lacking_bytes: int) -> None:
-        """Note what a follower has told, in the place of all that it had told before."""
+        """Note what a follower has told, in the place of all that it had told before. What it told
+        in an earlier epoch of the log, and comes late, changes nothing."""
         topic_partition, now = led.log.topic_partition, self._clock.monotonic()
         with self._told:
             others = self._followers.setdefault(topic_partition, {})
             before = others.get(copy.broker_id)
+            if (
+                before is not None
+                and before.led.log is led.log
+                and before.led.leader_epoch > led.leader_epoch
+            ):
+                return
             follower = Follower(
                 led,
                 copy,

@@ -1,62 +1,34 @@
-"""Keeps the in-sync sets of the partitions that are led here, and with them how far consumers see.
+"""Keeps who is in sync of the partitions that are led here, and with them how far consumers see.
 
-Theory of operation. A partition with one replica costs nothing here. Of any other, each word of a
-follower moves the watermark (see ``members``). A thread looks, when something has changed and
-every few seconds, who is to leave in-sync sets or to join them, and has ZooKeeper note it, of many
-partitions at a time. To drop a member: ZooKeeper first, then the watermark. To take one in:
-the watermark first. A change of which nobody knows whether it was done is asked for again until
-ZooKeeper has answered, and until then all are counted.
-
-A leader that is cut off from ZooKeeper drops nobody. So its watermark rests as soon as a member
-follows another leader.
+A partition with one replica costs nothing here. Of any other, each word of a follower moves the
+watermark (see ``members``), and may be what it takes to be in sync (see ``in_sync_changes``).
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from spark_logbus.broker.replica.followers import Follower, Followers
-from spark_logbus.broker.replica.members import Change, Members
-from spark_logbus.broker.replica.removal import fields_about
+from spark_logbus.broker.replica.in_sync_changes import InSyncChanges
+from spark_logbus.broker.replica.members import Members
 from spark_logbus.broker.replica.staging_waits import OnStaged
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.clock import Clock
-from spark_logbus.coordination.cluster.leader_rules import MembersChange
-from spark_logbus.coordination.cluster.partition_states import MAX_CLAIMS, PartitionStates
+from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.errors import (
     ConfigError,
-    InvalidRequestError,
-    LogbusError,
     NotEnoughReplicasError,
     NotLeaderError,
     OffsetNotAvailableError,
     RequestTimeoutError,
 )
-from spark_logbus.metrics import Counter
 from spark_logbus.model import TopicPartition
-from spark_logbus.threads import Periodic
 from spark_logbus.topic_replication import MIN_IN_SYNC, TopicReplication
-
-logger = logging.getLogger(__name__)
-
-# Passes over all partitions in the time after which a follower counts as lagging.
-_LOOKS: Final = 4
-_MOST_PAUSE_S: Final = 2.5
-# After a request that failed: ZooKeeper is away, say.
-_RETRY_S: Final = 1.0
-
-
-class InSyncStats:
-    """Counts of brokers that left in-sync sets, and that joined them."""
-
-    def __init__(self) -> None:
-        self.left, self.joined = Counter(), Counter()
 
 
 class _Led(NamedTuple):
@@ -87,11 +59,7 @@ class InSync:
         clock: Clock,
     ) -> None:
         self._broker_id = broker_id
-        self._states = states
-        self._live = live
-        self._is_certain = is_certain
         self._lag_s = lag_max_ms / 1000
-        self._pause_s = min(self._lag_s / _LOOKS, _MOST_PAUSE_S)
         self._followers = followers
         self._watermarks = watermarks
         self._topic = topic
@@ -99,17 +67,18 @@ class InSync:
         self._lock = threading.Lock()
         self._led: dict[TopicPartition, _Led] = {}
         self._members: dict[TopicPartition, Members] = {}
-        #: Changes that were asked for, and of which nobody knows whether they were done.
-        self._doubts: dict[Members, Change] = {}
-        self._not_before: dict[Members, float] = {}
-        self._looked_at = clock.monotonic()
-        self.stats = InSyncStats()
-        self.thread = Periodic(
-            "in-sync",
-            self._look,
-            pause_s=self._pause_s,
-            failure="The in-sync sets of partitions could not be kept.",
+        self._changes = InSyncChanges(
+            broker_id,
+            states=states,
+            followers=followers,
+            members=self.members,
+            all_members=lambda: list(self._members.values()),
+            live=live,
+            is_certain=is_certain,
+            lag_s=self._lag_s,
+            clock=clock,
         )
+        self.thread, self.stats = self._changes.thread, self._changes.stats
         followers.listen(self._told)
 
     # -- who leads ------------------------------------------------------------------------
@@ -164,11 +133,11 @@ class InSync:
         with self._lock:
             for topic_partition in self._led:
                 self._look_at(topic_partition)
-        self.thread.wake()
+        self._changes.look_at_all()
 
     def brokers_changed(self) -> None:
         """Look at once whether members are gone. It does not block."""
-        self.thread.wake()
+        self._changes.look_at_all()
 
     def _look_at(self, topic_partition: TopicPartition) -> None:
         """Note who may be in sync of a partition that is led here. ``_lock`` is held."""
@@ -191,7 +160,8 @@ class InSync:
                 broker_id=self._broker_id,
                 followers=self._followers,
                 epoch_start=known.log_end,
-                now=self._clock.monotonic(),
+                lag_s=self._lag_s,
+                clock=self._clock,
             )
             self._watermarks.lead(topic_partition, members.replicated_end)
             members.go_on_from(led.log.replication.end)
@@ -210,9 +180,23 @@ class InSync:
         members = self._members.get(led.log.topic_partition)
         return members is None or members.led is not led or members.enough
 
+    def _require_led(self, led: LeaderPartition) -> Members | None:
+        """Returns the replicas of a partition that is led here as ``led``; None where it has one.
+        Raises NotLeaderError if it is not led so any more."""
+        topic_partition = led.log.topic_partition
+        members = self.members(led)  # first: who ends the lead takes them away last
+        known = self._led.get(topic_partition)
+        if known is None or known.led is not led:
+            raise NotLeaderError(
+                f"Broker {self._broker_id} does not lead {topic_partition} in epoch "
+                f"{led.leader_epoch} any more; refresh the metadata and ask its leader."
+            )
+        return members
+
     def require_enough(self, led: LeaderPartition) -> None:
-        """Raise NotEnoughReplicasError if fewer replicas are in sync than the topic asks for."""
-        members = self.members(led)
+        """Raise NotEnoughReplicasError if fewer replicas are in sync than the topic asks for, and
+        NotLeaderError if this broker does not lead the partition any more."""
+        members = self._require_led(led)
         if members is not None and not members.enough:
             raise NotEnoughReplicasError(
                 f"Of {led.log.topic_partition} {len(members.in_sync)} replicas are in sync (on the "
@@ -254,120 +238,26 @@ class InSync:
         """Counts those that have fewer replicas in sync than their topics ask for."""
         return sum(not each.enough for each in list(self._members.values()))
 
-    # -- what followers tell --------------------------------------------------------------
-
     def _told(self, follower: Follower) -> None:
         members = self.members(follower.led)
         if members is None:
             return
-        members.note(follower, self._clock.monotonic())
+        members.note(follower)
+        self._changes.may_join(members, follower)
         if members.is_counted(follower.copy.broker_id):
             follower.led.log.advance_high_watermark()
             members.staging.look()
-        elif members.may_join(follower) and members not in self._not_before:
-            self.thread.wake()
-
-    # -- changes --------------------------------------------------------------------------
-
-    def _look(self) -> float:
-        """One look at all partitions; returns the seconds until the next."""
-        now = self._clock.monotonic()
-        rested_s, all_members = now - self._looked_at, list(self._members.values())
-        if rested_s > self._pause_s + self._lag_s / 2:
-            for each in all_members:  # this process was stopped: who kept up is not known
-                each.forgive(now)
-        self._not_before = {each: at for each, at in self._not_before.items() if at > now}
-        if self._is_certain():
-            self._change_all(all_members, now)
-        self._looked_at = self._clock.monotonic()
-        return _RETRY_S if self._not_before else self._pause_s
-
-    def _change_all(self, all_members: Iterable[Members], now: float) -> None:
-        live = self._live()
-        wanted = []
-        for each in all_members:
-            if each in self._not_before:
-                continue
-            change = self._doubts.get(each) or each.wanted(now=now, lag_s=self._lag_s, live=live)
-            if change:
-                wanted.append((each, change))
-        # Those from which somebody is to leave first: that is what appends wait for.
-        wanted.sort(key=lambda each: not each[1].remove)
-        for start in range(0, len(wanted), MAX_CLAIMS):
-            if self.thread.stopping.is_set() or not self._is_certain():
-                break
-            begun = {
-                members: change
-                for members, change in map(self._begun, wanted[start : start + MAX_CLAIMS])
-                if change and self.members(members.led) is members
-            }
-            if begun:
-                self._change(begun)
-        self._doubts = {
-            each: change for each, change in self._doubts.items() if self.members(each.led) is each
-        }
-
-    def _begun(self, wanted: tuple[Members, Change]) -> tuple[Members, Change]:
-        """A change that is to be asked for, of which the watermark has heard."""
-        members, change = wanted
-        return members, change if members in self._doubts else members.begin(change)
-
-    def _change(self, begun: Mapping[Members, Change]) -> None:
-        """Have ZooKeeper note who is in sync of partitions."""
-        self._doubts |= begun
-        states = self._states.change_in_sync_all(
-            [
-                MembersChange(
-                    members.led.log.topic_partition,
-                    members.led.log.topic_id,
-                    members.led.leader_epoch,
-                    change.add,
-                    change.remove,
-                )
-                for members, change in begun.items()
-            ],
-            leader=self._broker_id,
-        )
-        for members, change in begun.items():
-            topic_partition = members.led.log.topic_partition
-            state = states[topic_partition]
-            if isinstance(state, PartitionState):
-                del self._doubts[members]
-                members.know(state)
-                self._note(topic_partition, change, state)
-            else:
-                if isinstance(state, InvalidRequestError):  # for certain: the topic is another now
-                    del self._doubts[members]
-                    members.give_up()
-                self._retry_later(members, state)
-            members.led.log.advance_high_watermark()
-            members.staging.look()
-        self._followers.look_again()
-
-    def _retry_later(self, members: Members, error: LogbusError) -> None:
-        self._not_before[members] = self._clock.monotonic() + _RETRY_S
-        logger.info(
-            "The in-sync set of %s is changed later: %s", members.led.log.topic_partition, error
-        )
-
-    def _note(self, topic_partition: TopicPartition, change: Change, state: PartitionState) -> None:
-        self.stats.left.add(len(change.remove))
-        self.stats.joined.add(len(change.add))
-        what = [f"broker {each} has left" for each in sorted(change.remove)]
-        what += [f"broker {each} has joined" for each in sorted(change.add)]
-        logger.log(
-            logging.WARNING if change.remove else logging.INFO,
-            "The in-sync set of %s: %s; now it is %s.",
-            topic_partition, ", ".join(what), ", ".join(map(str, state.in_sync)),
-            extra=fields_about(topic_partition),
-        )  # fmt: skip
 
     # -- what is staged -------------------------------------------------------------------
 
     def when_staged(self, led: LeaderPartition, write: int, callback: OnStaged) -> None:
         """Call back when all that a write has staged by now is on the disks of all that are in
         sync, or with the reason why that is not known."""
-        members, position = self.members(led), led.log.staging.position_of(write)
+        try:
+            members, position = self._require_led(led), led.log.staging.position_of(write)
+        except NotLeaderError as error:
+            callback(error)
+            return
         if members is None or position is None:
             callback(None)
         else:
@@ -375,22 +265,22 @@ class InSync:
 
     def wait_until_staged(self, led: LeaderPartition, write: int, *, timeout_s: float) -> None:
         """Wait until all that a write has staged by now is on the disks of all that are in sync, or
-        join just now. Raises RequestTimeoutError, NotEnoughReplicasError."""
+        join just now. Raises RequestTimeoutError, NotEnoughReplicasError, NotLeaderError."""
         self.require_enough(led)
         members, position = self.members(led), led.log.staging.position_of(write)
-        if members is None or position is None:
-            return
-        size_bytes = position.size_bytes
+        if members is not None and position is not None:
+            size_bytes = position.size_bytes
 
-        def is_over() -> bool:
-            return self.members(led) is not members or members.have_staged(write, size_bytes)
+            def is_over() -> bool:
+                return self.members(led) is not members or members.have_staged(write, size_bytes)
 
-        done = self._followers.wait_until(is_over, timeout_s=timeout_s)
-        if not done or self.members(led) is not members:
-            raise RequestTimeoutError(
-                f"What the write {write} has staged for {led.log.topic_partition} is not on the "
-                "disks of all replicas that are in sync yet; prepare it again."
-            )
+            done = self._followers.wait_until(is_over, timeout_s=timeout_s)
+            if not done or self.members(led) is not members:
+                raise RequestTimeoutError(
+                    f"What the write {write} has staged for {led.log.topic_partition} is not on "
+                    "the disks of all replicas that are in sync yet; prepare it again."
+                )
+        # Whoever leads since may not have what was staged here.
         self.require_enough(led)
 
 

@@ -4,18 +4,22 @@ A member of the in-sync set is a broker and the id of the log with which it was 
 watermark waits for those that are *counted*: all members as ZooKeeper has them, and whoever may be
 one for all that is known. So a member that leaves is counted until ZooKeeper has said that it has
 left, and one that joins from before the request is sent. Otherwise a follower could be elected that
-lacks what was acknowledged.
+lacks what was acknowledged. A follower that keeps up is counted even before it is asked for, for a
+moment (see ``join_waits``).
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from spark_logbus.broker.replica.followers import Follower, Followers
+from spark_logbus.broker.replica.join_waits import JoinWaits
 from spark_logbus.broker.replica.staging_waits import StagingWaits
 from spark_logbus.broker.replica.states import LeaderPartition
+from spark_logbus.clock import Clock
 from spark_logbus.coordination.payloads import PartitionState
 from spark_logbus.coordination.writes.promises import FIRST_PROMISE
 from spark_logbus.log import PartitionLog
@@ -34,11 +38,14 @@ class Change:
 
 @dataclass(slots=True)
 class _Pace:
-    """Pace of a follower: ``log_end`` is the leader's when it told the last time."""
+    """Pace of a follower: ``log_end`` is the leader's when it told the last time. ``round_s`` is
+    how long it took to get what the leader had then; infinity if it has not got all of it.
+    """
 
     caught_up_at: float
     told_at: float
     log_end: int
+    round_s: float = math.inf
 
 
 class Members:
@@ -46,7 +53,8 @@ class Members:
 
     ``assigned`` are the brokers to which the partition is assigned, ``joining`` those and the ones
     to which it is to move: others are not in sync for long. ``least`` is how many have to be in
-    sync, with the leader, for an append that is to be replicated.
+    sync, with the leader, for an append that is to be replicated. A member that has not caught up
+    for ``lag_s`` is to leave.
     """
 
     def __init__(
@@ -57,7 +65,8 @@ class Members:
         broker_id: int,
         followers: Followers,
         epoch_start: int,
-        now: float,
+        lag_s: float,
+        clock: Clock,
     ) -> None:
         self.led = led
         #: The log's end when this epoch began: all before it may have been acknowledged.
@@ -67,13 +76,17 @@ class Members:
         self.least = 1
         self._broker_id = broker_id
         self._followers = followers
-        self._began_at = now
+        self._lag_s = lag_s
+        self._clock = clock
+        self._began_at = clock.monotonic()
         self._lock = threading.Lock()
         self._replicated_end = 0
         self._paces: dict[int, _Pace] = {}
         self._leaving: frozenset[int] = frozenset()
         self._members: Mapping[int, str] = {}  # but for the leader
-        self._counted: dict[int, str] = {}
+        self._joining: Mapping[int, str] = {}  # that ZooKeeper is asked to take in
+        self._waits = JoinWaits(lag_s)
+        self._counted: Mapping[int, str] = {}  # all of these
         self.staging = StagingWaits(self._is_staged)
         self.know(state)
 
@@ -99,8 +112,14 @@ class Members:
             each: state.replicas.get(each, "") for each in state.in_sync if each != self._broker_id
         }
         with self._lock:
-            self._members, self._counted = members, dict(members)
-            self._leaving = frozenset()
+            self._members, self._joining, self._leaving = members, {}, frozenset()
+            for each in members:
+                self._waits.forget(each)
+            self._count()
+
+    def _count(self) -> None:
+        """Go by who is counted as of now. ``_lock`` is held."""
+        self._counted = {**self._waits.counted, **self._joining, **self._members}
 
     # -- the watermark --------------------------------------------------------------------
 
@@ -109,6 +128,7 @@ class Members:
         told it in this epoch of the log with which it counts; it rests while one has told nothing.
         ``end`` is that of the leader's own log."""
         with self._lock:
+            self._end_waits()  # also while nobody looks, as ZooKeeper does not answer
             for broker_id, log_id in self._counted.items():
                 follower = self._followers.find(self.led, broker_id)
                 if follower is None or not _is_of(follower, log_id):
@@ -127,26 +147,75 @@ class Members:
         """True as long as consumers may have seen more, of the leader before, than they see."""
         return self.led.log.ends().high_watermark < self.epoch_start
 
-    # -- decisions ------------------------------------------------------------------------
+    # -- followers that keep up -----------------------------------------------------------
 
-    def note(self, follower: Follower, now: float) -> None:
+    def note(self, follower: Follower) -> None:
         """Note what a follower has just told: it keeps up if it has by now what the leader had when
         it told the last time."""
-        end, flushed = self.led.log.ends().log_end_offset, follower.copy.safe_end
+        now, end, flushed = (
+            self._clock.monotonic(), self.led.log.ends().log_end_offset, follower.copy.safe_end,
+        )  # fmt: skip
         with self._lock:
             pace = self._paces.setdefault(follower.copy.broker_id, _Pace(self._began_at, now, end))
             if flushed >= end:
-                pace.caught_up_at = now
+                pace.caught_up_at, pace.round_s = now, 0.0
             elif flushed >= pace.log_end:
                 pace.caught_up_at = max(pace.caught_up_at, pace.told_at)
+                pace.round_s = now - pace.told_at
+            else:
+                pace.round_s = math.inf
             pace.told_at, pace.log_end = now, end
 
-    def forgive(self, now: float) -> None:
+    def forgive(self) -> None:
         """Count no time before as a delay: this broker did nothing in it."""
+        now = self._clock.monotonic()
         with self._lock:
             self._began_at = now
             for pace in self._paces.values():
                 pace.caught_up_at = max(pace.caught_up_at, now)
+
+    def wait_for(self, follower: Follower) -> bool:
+        """Have the watermark wait for a follower that keeps up and may join, until it has all, for
+        a moment at most; returns False if it does not wait, or did so before."""
+        broker_id, log_id = follower.copy.broker_id, follower.copy.log_id
+        if (
+            broker_id in self._counted
+            or not self._may_be_in_sync(follower)
+            or not (follower.is_near or has_promised(self.led.log, follower))
+        ):
+            return False
+        now = self._clock.monotonic()
+        with self._lock:
+            pace = self._paces.get(broker_id)
+            if pace is None or not self._waits.begin(
+                broker_id, log_id, round_s=pace.round_s, now=now
+            ):
+                return False
+            self._count()
+            return True
+
+    def end_waits(self) -> None:
+        """End the waits that have lasted long enough."""
+        with self._lock:
+            self._end_waits()
+
+    def _end_waits(self) -> None:
+        """``_lock`` is held."""
+        if self._waits.next_end < math.inf and self._waits.end_those_before(
+            self._clock.monotonic()
+        ):
+            self._count()
+
+    @property
+    def waits_until(self) -> float:
+        """The time at which the watermark waits no more for one of them; infinity if it waits for
+        none."""
+        return self._waits.next_end
+
+    # -- decisions ------------------------------------------------------------------------
+
+    def is_in_sync(self, broker_id: int) -> bool:
+        return broker_id in self._members
 
     def is_counted(self, broker_id: int) -> bool:
         return broker_id in self._counted
@@ -157,17 +226,24 @@ class Members:
         follower = self._followers.find(self.led, broker_id)
         return follower if follower is not None and _is_of(follower, log_id) else None
 
-    def may_join(self, follower: Follower) -> bool:
-        """True if a broker that is not in sync has what it needs for that, and may be."""
+    def _may_be_in_sync(self, follower: Follower) -> bool:
+        """True if a broker is not in sync, and may be with the log that it tells of."""
         copy = follower.copy
         return (
             copy.broker_id in self.joining
             and copy.broker_id not in self._members
             and bool(copy.log_id)
-            and copy.safe_end >= max(self._replicated_end, self.epoch_start)
         )
 
-    def wanted(self, *, now: float, lag_s: float, live: Collection[int]) -> Change:
+    def may_join(self, follower: Follower) -> bool:
+        """True if a broker that is not in sync has what it needs for that, and may be."""
+        return (
+            self._may_be_in_sync(follower)
+            and follower.copy.safe_end >= max(self._replicated_end, self.epoch_start)
+            and has_promised(self.led.log, follower)
+        )
+
+    def wanted(self, live: Collection[int]) -> Change:
         """Decides on a change of who is in sync, of which nothing is done yet."""
         joins = {
             each.copy.broker_id: each.copy.log_id
@@ -179,14 +255,15 @@ class Members:
             for broker_id, log_id in self._members.items()
             if broker_id not in live
             or broker_id not in self.joining
-            or self._is_out(broker_id, log_id, now=now, lag_s=lag_s)
+            or self._is_out(broker_id, log_id)
         )
         return Change(joins, leaves)
 
-    def _is_out(self, broker_id: int, log_id: str, *, now: float, lag_s: float) -> bool:
+    def _is_out(self, broker_id: int, log_id: str) -> bool:
         follower = self._followers.find(self.led, broker_id)
         if follower is not None and not _is_of(follower, log_id):
             return True  # the log with which it was in sync is gone
+        now = self._clock.monotonic()
         with self._lock:
             pace = self._paces.get(broker_id)
             caught_up_at = self._began_at if pace is None else pace.caught_up_at
@@ -197,27 +274,30 @@ class Members:
                 if pace is not None:
                     pace.caught_up_at = now
                 return False
-        return now - caught_up_at > lag_s
+        return now - caught_up_at > self._lag_s
 
     def begin(self, change: Change) -> Change:
         """Count those that join, before anything is sent; returns the change without such as have
         fallen behind until then."""
         with self._lock:
-            self._counted.update(change.add)
-            self._leaving = change.remove
+            self._joining, self._leaving = change.add, change.remove
+            self._count()
         # From here on nothing more is acknowledged, or prepared, that these have not.
-        late = {each for each, log_id in change.add.items() if not self._has_all(each, log_id)}
+        joins = {each: log_id for each, log_id in change.add.items() if self._has_all(each, log_id)}
         with self._lock:
-            for each in late:
-                self._counted.pop(each, None)
-        joins = {each: log_id for each, log_id in change.add.items() if each not in late}
+            self._joining = joins
+            self._count()
         return Change(joins, change.remove)
 
     def give_up(self) -> None:
         """Count those that are in sync as they were before ``begin``: what that was for was refused
         for certain."""
+        now = self._clock.monotonic()
         with self._lock:
-            self._counted, self._leaving = dict(self._members), frozenset()
+            for each in self._joining:
+                self._waits.fail(each, now)
+            self._joining, self._leaving = {}, frozenset()
+            self._count()
 
     def have(self, condition: Callable[[Follower], bool]) -> bool:
         """True if the condition holds of the logs of all that are counted."""
@@ -240,12 +320,7 @@ class Members:
 
     def _has_all(self, broker_id: int, log_id: str) -> bool:
         follower = self._followers.find(self.led, broker_id)
-        return (
-            follower is not None
-            and _is_of(follower, log_id)
-            and self.may_join(follower)
-            and has_promised(self.led.log, follower)
-        )
+        return follower is not None and _is_of(follower, log_id) and self.may_join(follower)
 
 
 def _is_of(follower: Follower, log_id: str) -> bool:

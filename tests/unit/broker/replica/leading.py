@@ -140,11 +140,15 @@ class Leading:
                 self.tell(each, flushed)
 
     def look(self, *, after_s: float = 0.0) -> None:
-        """Looks as often as the thread would, until so much time has passed."""
+        """Looks at all as often as the thread would, until so much time has passed."""
         for _ in range(int(after_s)):
             self.logs.clock.advance(1)
-            self.in_sync._look()
-        self.in_sync._look()
+            self.look_at_all()
+        self.look_at_all()
+
+    def look_at_all(self) -> None:
+        self.in_sync.brokers_changed()
+        self.in_sync._changes._look()
 
     @property
     def watermark(self) -> int:

@@ -240,7 +240,7 @@ def test_a_broker_that_slept_drops_nobody_for_what_it_did_not_hear(leading: Lead
     leading.tell_all(0)
     leading.look()
     leading.logs.clock.advance(3600)
-    leading.in_sync._look()
+    leading.look_at_all()
     assert not leading.states.asked
     leading.look(after_s=LAG_S + 2)
     assert leading.states.asked == [({}, {TWO, THREE})]
@@ -352,6 +352,57 @@ def test_a_share_is_prepared_when_all_that_are_in_sync_have_it(leading: Leading)
     leading.look()
     with pytest.raises(NotEnoughReplicasError):
         wait()
+
+
+def test_nothing_is_staged_or_prepared_with_who_leads_no_more(leading: Leading) -> None:
+    """Another broker is elected while a request that has found the lead is on its way."""
+    stage(leading.log, attempt(1), 2)
+    before = leading.led
+    leading.in_sync.end(before)
+
+    def told() -> list[LogbusError | None]:
+        outcomes: list[LogbusError | None] = []
+        leading.in_sync.when_staged(before, WRITE, outcomes.append)
+        return outcomes
+
+    for _ in range(2):
+        with pytest.raises(NotLeaderError, match="does not lead t-0 in epoch 7 any more"):
+            leading.in_sync.wait_until_staged(before, WRITE, timeout_s=0)
+        with pytest.raises(NotLeaderError):
+            leading.in_sync.require_enough(before)
+        assert [type(each) for each in told()] == [NotLeaderError]
+        leading.lead(epoch=EPOCH + 2)
+
+
+def test_the_lead_of_a_sole_replica_may_end_while_a_share_is_prepared(leading: Leading) -> None:
+    sole = PartitionState(LEADER, EPOCH + 1, [LEADER], replicas={LEADER: IDS[LEADER]})
+    leading.topics[T0.topic] = leading.topic(LEADER)
+    leading.lead(sole, epoch=EPOCH + 1)
+    led, staging = leading.led, leading.log.staging
+    stage(leading.log, attempt(1), 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(staging), "position_of", lambda *_: leading.in_sync.end(led), raising=True
+        )
+        with pytest.raises(NotLeaderError):
+            leading.in_sync.wait_until_staged(led, WRITE, timeout_s=0)
+
+
+def test_what_comes_late_of_an_epoch_before_changes_nothing(leading: Leading) -> None:
+    before = leading.led
+    leading.append(3)
+    leading.lead(epoch=EPOCH + 1)
+    leading.tell_all(3)
+    assert leading.watermark == 3
+    leading.append()
+    leading.tell(TWO, 2, led=before)
+    leading.tell(THREE, 4)
+    leading.tell(TWO, 3, led=before)
+    follower = leading.followers.find(leading.led, TWO)
+    assert follower is not None
+    assert follower.copy.safe_end == 3
+    leading.look(after_s=LAG_S / 2)
+    assert not leading.states.asked
 
 
 def test_a_sole_replica_is_waited_for_by_nobody(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tests.fakes.broker_parts import (
 from tests.unit.broker.replica.leading import (
     FOUR,
     IDS,
-    LAG_S,
     LEADER,
     THREE,
     TWO,
@@ -72,10 +71,11 @@ def test_a_joiner_is_counted_before_it_is_asked_for(leading: Leading) -> None:
 
 def test_what_is_acknowledged_meanwhile_keeps_a_joiner_out(leading: Leading) -> None:
     out(leading)
-    leading.tell(THREE, 3)
-    change = leading.members.wanted(now=0, lag_s=LAG_S, live=leading.live)
-    assert change.add == {THREE: IDS[THREE]}
     leading.append()
+    leading.tell(THREE, 3)
+    assert not leading.members.is_counted(THREE), "it does not keep up"
+    change = leading.members.wanted(leading.live)
+    assert change.add == {THREE: IDS[THREE]}
     leading.tell(TWO, 4)
     assert leading.watermark == 4
     assert not leading.members.begin(change)
