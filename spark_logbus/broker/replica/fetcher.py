@@ -3,6 +3,7 @@
 The thread has one session with the leader. It names what it has to tell, applies what comes, and
 asks again: each request tells the leader what is on the disk here by then. A leader that has
 nothing new answers after half a second, or as soon as it has. So what rests costs next to nothing.
+What is added meanwhile is named at once by another request, which has the leader answer the first.
 
 A leader that cannot be reached ends the copying of what moves here, which gives its place to
 others. Assigned replicas wait for it, or for another leader.
@@ -13,13 +14,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_logbus.broker.replica.applying import FollowedLog
+from spark_logbus.broker.replica.leader_session import LeaderSession
 from spark_logbus.broker.replica.throttle import Throttle
 from spark_logbus.clock import Clock
 from spark_logbus.errors import (
@@ -45,7 +46,8 @@ from spark_logbus.threads import Periodic
 from spark_logbus.wire.buffers import ReusableBuffer
 from spark_logbus.wire.config import ConnectionConfig
 from spark_logbus.wire.connect import connect
-from spark_logbus.wire.connection import BrokerConnection
+from spark_logbus.wire.connection import BrokerConnection, PendingResponse
+from spark_logbus.wire.poller import Poller
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,10 @@ _TRANSFER_MS: Final = 60_000
 _PAUSE_S: Final = 1.0  # after what was not foreseen
 # A leader that is away and comes back is asked again soon: it waits for this broker.
 _RETRY: Final = Backoff(first_ms=50, max_ms=1_000)
+# Two processes that take themselves for the same broker end each other's sessions.
+_REPLACED: Final = Backoff(first_ms=50, max_ms=10_000)
+# A session that stood so long was ended by a passing fault.
+_STOOD_S: Final = 60.0
 # One that stays away is told of so often.
 _TELL_EVERY_S: Final = 600.0
 # Partitions that one request names, so that it is answered soon.
@@ -69,17 +75,12 @@ _MAX_NAMED: Final = 1_000
 _FLUSHES: Final = 4
 
 
-@dataclass
-class _Session:
-    """A session with the leader, on one connection. The thread of the fetcher has it to itself.
+class _Requested(NamedTuple):
+    """A request that is under way, and what it names."""
 
-    ``asked`` are the partitions as they were named last; ``due`` are to be named next.
-    """
-
-    connection: BrokerConnection
-    sequence: int = 0
-    asked: dict[TopicPartition, FollowedLog] = field(default_factory=dict)
-    due: dict[TopicPartition, FollowedLog] = field(default_factory=dict)
+    pending: PendingResponse
+    deadline: Deadline
+    named: list[FollowedLog]
 
 
 class LeaderFetcher:
@@ -118,10 +119,10 @@ class LeaderFetcher:
         self._config = ConnectionConfig(
             client_id=f"broker-{broker_id}", connect_timeout_ms=_CONNECT_MS
         )
-        self._session: _Session | None = None
-        self._waits = False  # for something new, so that it may as well ask again
-        self._interrupted = False
+        self._session: LeaderSession | None = None
+        self._poller: Poller[BrokerConnection] = Poller()
         self._failures = 0  # to reach the leader, in a row
+        self._replaced = 0  # sessions in a row that another one ended soon
         self._told_at = -math.inf
         self._flushes = ThreadPoolExecutor(_FLUSHES, thread_name_prefix=f"follow-flush-{leader}")
         self.thread = Periodic(
@@ -130,7 +131,7 @@ class LeaderFetcher:
             pause_s=_PAUSE_S,
             first_pause_s=math.inf,
             failure=f"The copying from broker {leader} has failed.",
-            at_end=self._disconnect,
+            at_end=self._end,
         )
 
     def add(self, some: Iterable[FollowedLog]) -> None:
@@ -141,7 +142,7 @@ class LeaderFetcher:
                     self._followed[followed.topic_partition] = followed
                     self._added.append(followed)
         self.thread.wake()
-        self._interrupt(only_waiting=True)
+        self._poller.wake()
 
     def remove(self, followed: FollowedLog) -> None:
         """Has a log not asked for any more; what is on the way may still be applied, until it is
@@ -155,18 +156,12 @@ class LeaderFetcher:
     def stop(self) -> None:
         """Ends the thread, at once but for what is being applied."""
         self.thread.end()
-        self._interrupt(only_waiting=False)
-        self.thread.join()
-        self._flushes.shutdown(wait=False)
-
-    def _interrupt(self, *, only_waiting: bool) -> None:
         with self._lock:
             session = self._session
-            if session is not None and (self._waits or not only_waiting):
-                self._interrupted = True
-                session.connection.interrupt(
-                    BrokerUnavailableError("There is something else to ask.")
-                )
+            if session is not None:
+                session.connection.interrupt(BrokerUnavailableError("This broker stops."))
+        self.thread.join()
+        self._flushes.shutdown(wait=False)
 
     # -- one round ------------------------------------------------------------------------
 
@@ -190,14 +185,19 @@ class LeaderFetcher:
 
     def _ended(self, error: LogbusError) -> float:
         """Ends a session that has failed, and returns the pause before the next."""
+        session = self._session
         self._disconnect()
         if self.thread.stopping.is_set():
             return math.inf
-        if self._was_interrupted():
-            return 0.0
-        self._failures += 1
-        if isinstance(error, ReplicaSessionError) and self._failures == 1:
-            return 0.0
+        if isinstance(error, ReplicaSessionError):
+            stood = session is not None and self._clock.monotonic() - session.began_at >= _STOOD_S
+            self._replaced = 1 if stood else self._replaced + 1
+            if self._replaced == 1:
+                return 0.0
+            pause_s = _REPLACED.pause_s(self._replaced)
+        else:
+            self._failures += 1
+            pause_s = _RETRY.pause_s(self._failures)
         for each in list(self._followed.values()):
             if each.is_move:
                 self._give_up(each, error, by_leader=True)
@@ -208,9 +208,9 @@ class LeaderFetcher:
                 "Broker %d cannot be followed for now, %d partitions of which are assigned here: "
                 "%s", self._leader, len(self._followed), error,
             )  # fmt: skip
-        return _RETRY.pause_s(self._failures)
+        return pause_s
 
-    def _take_changes(self, session: _Session) -> list[TopicPartition]:
+    def _take_changes(self, session: LeaderSession) -> list[TopicPartition]:
         """Has what was added named next; returns what the leader is to forget."""
         with self._lock:
             added, self._added = self._added, []
@@ -222,19 +222,26 @@ class LeaderFetcher:
                 where = followed.topic_partition
                 if self._followed.get(where) is followed:
                     session.due[where] = followed
-        for where in left:
-            if (before := session.due.get(where)) is not None and before.ended:
-                del session.due[where]
-        return [where for where in left if session.asked.pop(where, None) is not None]
+        return [where for where in left if session.take_out(where)]
+
+    def _name_untold(self, session: LeaderSession) -> None:
+        """Has those named of which more is on the disk than the leader was told."""
+        to_flush = session.take_untold(self._clock.monotonic())
+        self._settle(to_flush)
+        session.due |= {each.topic_partition: each for each in to_flush}
 
     def _choose(
-        self, session: _Session
+        self, session: LeaderSession, but: Container[TopicPartition]
     ) -> tuple[list[FollowedLog], list[FollowedPartition], float]:
-        """Returns what is to be named now, by the throttle, and the seconds until more is."""
+        """Returns what is to be named now, by the throttle, and the seconds until more is; nothing
+        of ``but``, for which an answer may be on its way."""
         asked: list[FollowedLog] = []
         named: list[FollowedPartition] = []
         pause_s = _MAX_WAIT_MS / 1000
         for where, each in list(session.due.items()):
+            if where in but:
+                pause_s = 0.0
+                continue
             if len(named) >= _MAX_NAMED:
                 return asked, named, 0.0
             max_bytes = _MAX_BYTES
@@ -249,49 +256,72 @@ class LeaderFetcher:
             with self._giving_up(each), each.lock:
                 if not each.ended:
                     named.append(each.request(max_bytes))
-                    session.asked[where] = each
+                    session.name(each, named[-1].safe_end)
                     asked.append(each)
         return asked, named, pause_s
 
-    def _ask(self, session: _Session) -> float:
+    def _ask(self, session: LeaderSession) -> float:
         """Raises LogbusError when the leader could not be asked, or answers none of it."""
-        left = self._take_changes(session)
-        asked, named, pause_s = self._choose(session)
-        if not named and session.sequence == 0:
+        self._name_untold(session)
+        requested, pause_s = self._request(session)
+        if requested is None:
             return pause_s
+        while self._is_to_ask_more(session, requested):
+            more, _ = self._request(session, but={**session.asked})
+            if more is None:
+                break
+            self._receive(session, requested)
+            requested = more
+        self._receive(session, requested)
+        return 0.0
+
+    def _request(
+        self, session: LeaderSession, *, but: Container[TopicPartition] = ()
+    ) -> tuple[_Requested | None, float]:
+        """Sends a request; None if there is nothing to ask for so many seconds."""
+        left = self._take_changes(session)
+        named, partitions, pause_s = self._choose(session, but)
+        if not partitions and session.sequence == 0:
+            return None, pause_s
         max_wait_ms = min(_MAX_WAIT_MS, math.ceil(pause_s * 1000))
-        connection = session.connection
         session.sequence += 1
         request = ReplicateRequest(
             broker_id=self._broker_id,
             sequence=session.sequence,
             max_wait_ms=max_wait_ms,
             max_bytes=_MAX_BYTES,
-            partitions=named,
+            partitions=partitions,
             left=[PartitionLeft(where.topic, where.partition) for where in left],
         )
-        with self._lock:
-            # What was added since is not named; the next request comes at once for it.
-            self._waits = not self._added and all(each.is_near for each in asked)
+        pending = session.connection.send(Api.REPLICATE, request)
+        deadline = Deadline.after_ms(self._clock, max_wait_ms + _ANSWER_MS)
+        return _Requested(pending, deadline, named), 0.0
+
+    def _is_to_ask_more(self, session: LeaderSession, requested: _Requested) -> bool:
+        """Waits for an answer; returns True as soon as something is added before that begins."""
+        at_once = Deadline.after_ms(self._clock, 0)
+        while not requested.pending.starts(at_once):
             if self._added:
-                request.max_wait_ms = 0
-        try:
-            pending = connection.send(Api.REPLICATE, request)
-            answer = pending.result(
-                ReplicateResponse,
-                Deadline.after_ms(self._clock, max_wait_ms + _ANSWER_MS),
-                begun=Deadline.after_ms(self._clock, _TRANSFER_MS),
-            )
-        finally:
-            with self._lock:
-                self._waits = False
+                return True
+            if requested.deadline.expired:
+                break
+            self._poller.update(session.connection)
+            self._poller.wait(requested.deadline.remaining_s)
+        return False
+
+    def _receive(self, session: LeaderSession, requested: _Requested) -> None:
+        pending = requested.pending
+        answer = pending.result(
+            ReplicateResponse,
+            requested.deadline,
+            begun=Deadline.after_ms(self._clock, _TRANSFER_MS),
+        )
         self._take(session, answer, pending.payload)
-        for each in asked:
+        for each in requested.named:
             if each.is_move:  # the leader looks at when it was told of what it is to hand over
                 session.due[each.topic_partition] = each
-        return 0.0
 
-    def _take(self, session: _Session, answer: ReplicateResponse, payload: memoryview) -> None:
+    def _take(self, session: LeaderSession, answer: ReplicateResponse, payload: memoryview) -> None:
         """Applies an answer: all that is to be written first, then what is to be flushed."""
         written: list[FollowedLog] = []
         at = 0
@@ -377,7 +407,7 @@ class LeaderFetcher:
 
     # -- the connection -------------------------------------------------------------------
 
-    def _connected(self) -> _Session:
+    def _connected(self) -> LeaderSession:
         """Returns the session that stands, or a new one on a new connection."""
         session = self._session
         if session is not None and session.connection.failure is None:
@@ -388,17 +418,18 @@ class LeaderFetcher:
             raise BrokerUnavailableError(f"Broker {self._leader} is not registered in ZooKeeper.")
         deadline = Deadline.after_ms(self._clock, _CONNECT_MS)
         connection = connect(address, self._config, deadline, allocate=self._buffer.take)
+        self._poller.add(connection, connection)
         with self._lock:
-            self._session = session = _Session(connection)
+            self._session = session = LeaderSession(connection, self._clock.monotonic())
         return session
 
     def _disconnect(self) -> None:
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
+            self._poller.remove(session.connection)
             session.connection.close()
 
-    def _was_interrupted(self) -> bool:
-        with self._lock:
-            interrupted, self._interrupted = self._interrupted, False
-        return interrupted
+    def _end(self) -> None:
+        self._disconnect()
+        self._poller.close()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import queue
+import socket
 import threading
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -14,7 +15,7 @@ from spark_logbus.broker.replica.applying import FollowedLog
 from spark_logbus.broker.replica.fetcher import LeaderFetcher
 from spark_logbus.broker.replica.throttle import Throttle
 from spark_logbus.clock import SystemClock
-from spark_logbus.errors import LogbusError, StorageError
+from spark_logbus.errors import LogbusError, ReplicaSessionError, StorageError
 from spark_logbus.metrics import Counter
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
@@ -31,9 +32,11 @@ THERE = BrokerAddress(2, "host", 1)
 class Followed:
     """Stands in for ``FollowedLog``: notes what is applied, or raises what nobody foresaw."""
 
-    is_near = is_move = is_to_be_flushed = False
+    is_near = is_move = False
     remaining_bytes: int | None = None
     ended = False
+    flushes_late = False
+    safe_end = 0
 
     def __init__(self, partition: int) -> None:
         self.topic_partition = TopicPartition("t", partition)
@@ -46,7 +49,17 @@ class Followed:
         if self.fails_to_ask is not None:
             raise self.fails_to_ask
         where = self.topic_partition
-        return FollowedPartition(where.topic, where.partition, "", 1, 5, "", 0, -1, 0, 0, max_bytes)
+        return FollowedPartition(
+            where.topic, where.partition, "", 1, 5, "", 0, -1, 0, self.safe_end, max_bytes
+        )
+
+    @property
+    def is_to_be_flushed(self) -> bool:
+        return self.flushes_late
+
+    def flush(self) -> None:
+        self.flushes_late = False
+        self.safe_end += 10
 
     def apply(self, result: ReplicateResult, payload: memoryview) -> None:
         if self.fails is not None:
@@ -58,30 +71,75 @@ class Followed:
 
 
 class Connection:
-    """A leader that has nothing new; ``fails`` is raised for the next request."""
+    """A leader that has nothing new: it answers what names partitions at once, with ``waits`` if
+    they are to come back, and the rest when ``answers`` lets it, or another request comes. A real
+    socket tells that an answer is there. ``fails`` is raised for the next request.
+    """
 
-    address, failure, payload = THERE, None, memoryview(b"")
+    address, failure, wants_to_write = THERE, None, False
 
     def __init__(self) -> None:
         self.fails: Exception | None = None
         self.closed = 0
+        self.waits = True
+        self.answers = True
+        self.requests: queue.Queue[ReplicateRequest] = queue.Queue()
+        self._there, self._here = socket.socketpair()
+        self._pending: list[Pending] = []
 
-    def send(self, _: Api, request: ReplicateRequest) -> object:
+    def fileno(self) -> int:
+        return self._here.fileno()
+
+    def send(self, _: Api, request: ReplicateRequest) -> Pending:
         fails, self.fails = self.fails, None
         if fails is not None:
             raise fails
         results = [
-            ReplicateResult(each.topic, each.partition, waits=True) for each in request.partitions
+            ReplicateResult(each.topic, each.partition, waits=self.waits)
+            for each in request.partitions
+            if self.waits
         ]
-        return SimpleNamespace(
-            payload=self.payload, result=lambda *_, **__: ReplicateResponse(results)
-        )
+        for each in self._pending:
+            each.done.set()
+        pending = Pending(ReplicateResponse(results))
+        self._pending = [pending]
+        if results or self.answers or not request.max_wait_ms:
+            pending.done.set()
+        self.requests.put(request)
+        return pending
 
-    def interrupt(self, _: LogbusError) -> None:
-        pass
+    def interrupt(self, error: LogbusError) -> None:
+        for each in self._pending:
+            each.error = error
+            each.done.set()
+        self._there.send(b"1")
 
     def close(self) -> None:
         self.closed += 1
+
+    def end(self) -> None:
+        self._there.close()
+        self._here.close()
+
+
+class Pending:
+    """A response of a ``Connection``."""
+
+    payload = memoryview(b"")
+
+    def __init__(self, response: ReplicateResponse) -> None:
+        self.response = response
+        self.done = threading.Event()
+        self.error: LogbusError | None = None
+
+    def starts(self, _: object) -> bool:
+        return self.done.is_set()
+
+    def result(self, *_: object, **__: object) -> ReplicateResponse:
+        assert self.done.is_set(), "nobody waits for more than the leader has"
+        if self.error is not None:
+            raise self.error
+        return self.response
 
 
 class World:
@@ -108,8 +166,12 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    world = World(monkeypatch)
+    yield world
+    world.fetcher.stop()
+    world.fetcher._end()
+    world.connection.end()
 
 
 @pytest.mark.parametrize("while_asking", [True, False])
@@ -137,4 +199,51 @@ def test_what_was_not_foreseen_of_a_request_does_not_end_the_copying(world: Worl
         each.applied.get(timeout=60)
     assert world.connection.closed == 1, "what is on its way there is not known"
     world.fetcher.stop()
+    assert world.failed.empty()
+
+
+def named(world: World) -> list[TopicPartition]:
+    """Returns what the next request names."""
+    request = world.connection.requests.get(timeout=60)
+    return [TopicPartition(each.topic, each.partition) for each in request.partitions]
+
+
+def test_what_is_added_is_named_at_once_and_nothing_else_again(world: World) -> None:
+    world.connection.waits = world.connection.answers = False
+    world.start()
+    assert named(world) == [world.one.topic_partition, world.other.topic_partition]
+    for partition in range(2, 5):
+        added = Followed(partition)
+        world.fetcher.add([cast(FollowedLog, added)])
+        assert named(world) == [added.topic_partition]
+    # Whether there is an answer for it under way is not known: the leader ends that first.
+    world.fetcher.add([cast(FollowedLog, world.one)])
+    assert named(world) == []
+    assert named(world) == [world.one.topic_partition]
+    assert world.connection.closed == 0
+    world.fetcher.stop()
+
+
+@pytest.mark.parametrize("flushes_late", [True, False])
+def test_what_was_flushed_since_it_was_told_is_told_again(world: World, flushes_late: bool) -> None:
+    world.connection.waits = False
+    world.start()
+    assert len(named(world)) == 2
+    if flushes_late:
+        world.one.flushes_late = True
+    else:
+        world.one.safe_end = 10
+    while not (names := named(world)):
+        pass  # idle requests
+    assert names == [world.one.topic_partition]
+    while (request := world.connection.requests.get(timeout=60)).sequence < 20:
+        assert not request.partitions, "it is told once"
+    world.fetcher.stop()
+
+
+def test_sessions_that_another_process_ends_are_begun_with_pauses(world: World) -> None:
+    replaced = ReplicaSessionError("Broker 1 began another session since: begin anew.")
+    pauses = [world.fetcher._ended(replaced) for _ in range(8)]
+    assert pauses[0] == 0
+    assert pauses[-1] > 1
     assert world.failed.empty()
