@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -114,9 +114,19 @@ def _zookeeper_client(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
     client.close()
 
 
+@pytest.fixture(scope="session")
+def new_chroot(zookeeper: EmbeddedZooKeeper, _zookeeper_client: KazooClient) -> Callable[[], str]:
+    """Makes a fresh node, which is empty, and returns a connect string ``host:port/<node>``."""
+
+    def make() -> str:
+        node = f"/{uuid.uuid4().hex}"
+        _zookeeper_client.create(node)
+        return f"{zookeeper.address}{node}"
+
+    return make
+
+
 @pytest.fixture
-def chroot(zookeeper: EmbeddedZooKeeper, _zookeeper_client: KazooClient) -> str:
-    """A connect string ``host:port/<fresh node>``; the node exists and is empty."""
-    node = f"/{uuid.uuid4().hex}"
-    _zookeeper_client.create(node)
-    return f"{zookeeper.address}{node}"
+def chroot(new_chroot: Callable[[], str]) -> str:
+    """A connect string of a corner of ZooKeeper that the test has for itself."""
+    return new_chroot()

@@ -33,6 +33,7 @@ def broker_here(
     zookeeper: str,
     *,
     broker_id: int = 1,
+    rack: str | None = None,
     network: NetworkConfig | None = None,
     log: LogConfig | None = None,
     moves: MovesConfig | None = None,
@@ -42,6 +43,7 @@ def broker_here(
     broker = Broker(
         BrokerConfig(
             id=broker_id,
+            rack=rack,
             data_dir=data_dir,
             port=0,
             zookeeper=zookeeper,

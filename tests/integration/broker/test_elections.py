@@ -3,163 +3,45 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import threading
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
-import msgspec
 import pytest
 
-from spark_logbus.client import (
-    Admin,
-    ClientConfig,
-    Cluster,
-    Consumer,
-    ConsumerConfig,
-    Producer,
-    ProducerConfig,
-)
-from spark_logbus.coordination import paths
-from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig
 from spark_logbus.errors import LogbusError, UnknownTopicError
-from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import Acks, Latest, TopicPartition
-from spark_logbus.protocol import (
-    Api,
-    MetadataRequest,
-    MetadataResponse,
-)
 from tests.helpers import frozen, wait_until
-from tests.servers.broker import SESSION_MS, connect
 from tests.servers.command import command_at
-from tests.servers.zookeeper import read
+from tests.servers.replicas import T0, BrokerProcesses, numbers, send
 
-CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
-T0 = TopicPartition("t", 0)
-ALL = (1, 2, 3)
-
-
-class Brokers:
-    """Three broker processes, which the test ends and starts."""
-
-    def __init__(self, directory: Path, zookeeper: str, *, session_ms: int) -> None:
-        self.zookeeper = zookeeper
-        settings = {
-            "broker": {"zookeeper_session_ms": session_ms},
-            "moves": {"reserve_bytes": 0},
-            "replication": {"lag_max_ms": 3_000},
-        }
-        self.processes = {
-            each: BrokerProcess(each, directory / str(each), zookeeper=zookeeper, settings=settings)
-            for each in ALL
-        }
-
-    def start(self, *brokers: int) -> None:
-        for each in brokers:
-            self.processes[each].launch()
-        for each in brokers:
-            self.processes[each].wait_until_ready()
-
-    def stop(self) -> None:
-        for process in self.processes.values():
-            if process.running:
-                os.kill(process.pid, signal.SIGCONT)
-            process.kill()
-
-    def empty_disk(self, broker: int) -> None:
-        """Kills a broker, whose disk is replaced by an empty one."""
-        self.processes[broker].kill()
-        shutil.rmtree(self.processes[broker].directory / "data")
-
-    def signal(self, broker: int, number: signal.Signals) -> None:
-        os.kill(self.processes[broker].pid, number)
-
-    def state(self, where: TopicPartition = T0) -> PartitionState:
-        data = read(self.zookeeper, paths.partition_state(where))
-        return msgspec.json.decode(data, type=PartitionState)
-
-    def wait_until_in_sync(self, *brokers: int, where: TopicPartition = T0) -> PartitionState:
-        def are_in_sync() -> PartitionState | None:
-            state = self.state(where)
-            return state if sorted(state.in_sync) == sorted(brokers) else None
-
-        state = wait_until(are_in_sync, message=f"{brokers} in sync of {where}")
-        assert state is not None
-        return state
-
-    def wait_until_led(
-        self, *, not_by: int | None = None, by: int | None = None, where: TopicPartition = T0
-    ) -> PartitionState:
-        def is_led() -> PartitionState | None:
-            state = self.state(where)
-            is_that = state.leader != not_by and by in (None, state.leader)
-            return state if is_that and self.serves(state.leader, where) else None
-
-        state = wait_until(is_led, message=f"{where} led by {by or f'another than {not_by}'}")
-        assert state is not None
-        return state
-
-    def serves(self, broker: int, where: TopicPartition = T0) -> bool:
-        """Tells if the broker says that it leads the partition, with its ends."""
-        with connect(self.processes[broker]) as wire:
-            request = MetadataRequest([where.topic], ends=True)
-            (topic,) = wire.call(Api.METADATA, request, MetadataResponse).topics
-            (found,) = [each for each in topic.partitions if each.partition == where.partition]
-            return found.leader == broker and found.ends is not None
+BROKERS = (1, 2, 3)
 
 
 @pytest.fixture
-def brokers(tmp_path: Path, chroot: str, request: pytest.FixtureRequest) -> Iterator[Brokers]:
-    session_ms = getattr(request, "param", SESSION_MS)
-    three = Brokers(tmp_path, chroot, session_ms=session_ms)
-    try:
-        three.start(*ALL)
-        yield three
-    finally:
-        three.stop()
+def brokers(processes: BrokerProcesses) -> BrokerProcesses:
+    processes.restore()
+    return processes
 
 
 @pytest.fixture
-def cluster(brokers: Brokers) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as cluster:
+def cluster(brokers: BrokerProcesses) -> Iterator[Cluster]:
+    with brokers.connect() as cluster:
         yield cluster
 
 
-def create(brokers: Brokers, cluster: Cluster, *, partitions: int = 1) -> int:
+def create(brokers: BrokerProcesses, cluster: Cluster, *, partitions: int = 1) -> int:
     """A topic with three replicas, all in sync; returns the leader of its first partition."""
     Admin(cluster).create_topic("t", partitions=partitions, replicas=3)
     for each in range(partitions):
-        brokers.wait_until_in_sync(*ALL, where=TopicPartition("t", each))
+        brokers.wait_until_in_sync(*BROKERS, where=TopicPartition("t", each))
     return brokers.wait_until_led().leader
 
 
-def send(cluster: Cluster, numbers: range, *, acks: Acks = Acks.REPLICATED) -> None:
-    with Producer(cluster, ProducerConfig(acks=acks, batch_bytes=2_000)) as producer:
-        futures = [producer.send("t", b"%08d" % each, partition=0) for each in numbers]
-        for future in futures:
-            future.result(60)
-
-
-def numbers(cluster: Cluster, count: int, where: TopicPartition = T0) -> list[int]:
-    found: list[int] = []
-    with Consumer(cluster, ConsumerConfig()) as consumer:
-        consumer.assign([where])
-        consumer.seek(where, "earliest")
-
-        def has_come() -> bool:
-            found.extend(int(each.value) for each in consumer.poll(0.2))
-            return len(found) >= count
-
-        wait_until(has_come, message=f"{count} records")
-    return found
-
-
 def test_another_is_elected_in_the_place_of_a_leader_that_is_killed(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokerProcesses, cluster: Cluster
 ) -> None:
     """Records that were acknowledged are there, and the old leader comes back as a follower."""
     leader = create(brokers, cluster)
@@ -168,24 +50,24 @@ def test_another_is_elected_in_the_place_of_a_leader_that_is_killed(
     brokers.processes[leader].kill()
     now = brokers.wait_until_led(not_by=leader)
     assert now.leader_epoch > before.leader_epoch
-    assert leader not in brokers.wait_until_in_sync(*{*ALL} - {leader}).in_sync
+    assert leader not in brokers.wait_until_in_sync(*{*BROKERS} - {leader}).in_sync
     assert numbers(cluster, 1_000) == [*range(1_000)]
     send(cluster, range(1_000, 2_000))
     brokers.start(leader)
-    brokers.wait_until_in_sync(*ALL)
+    brokers.wait_until_in_sync(*BROKERS)
     assert brokers.state().leader == now.leader
     assert numbers(cluster, 2_000) == [*range(2_000)]
 
 
-@pytest.mark.parametrize("brokers", [4_000], indirect=True)
+@pytest.mark.parametrize("processes", [4_000], indirect=True)
 def test_a_new_leader_shows_only_what_the_other_replica_has(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokerProcesses, cluster: Cluster
 ) -> None:
     leader = create(brokers, cluster)
     send(cluster, range(10))
     brokers.processes[leader].kill()
     now = brokers.wait_until_led(not_by=leader).leader
-    (other,) = {*ALL} - {leader, now}
+    (other,) = {*BROKERS} - {leader, now}
     brokers.wait_until_in_sync(now, other)
     send(cluster, range(10, 20))
     with frozen(brokers.processes[other].pid):  # for less than its session lasts
@@ -194,14 +76,14 @@ def test_a_new_leader_shows_only_what_the_other_replica_has(
     wait_until(lambda: Admin(cluster).list_offsets({T0: Latest()}) == {T0: 30})
 
 
-@pytest.mark.parametrize("brokers", [4_000], indirect=True)
+@pytest.mark.parametrize("processes", [4_000], indirect=True)
 def test_a_leader_that_was_stopped_comes_back_and_is_cut_back(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokerProcesses, cluster: Cluster
 ) -> None:
     """A leader sleeps beyond its session. What only it had goes, nothing that was replicated."""
     leader = create(brokers, cluster)
     send(cluster, range(100))
-    others = {*ALL} - {leader}
+    others = {*BROKERS} - {leader}
     for each in others:  # for less than their sessions last, so they stay in sync
         brokers.signal(each, signal.SIGSTOP)
     send(cluster, range(900, 910), acks=Acks.WRITTEN)  # it may be on its way to them already
@@ -212,7 +94,7 @@ def test_a_leader_that_was_stopped_comes_back_and_is_cut_back(
     now = brokers.wait_until_led(not_by=leader)
     brokers.signal(leader, signal.SIGCONT)
     send(cluster, range(100, 200))
-    brokers.wait_until_in_sync(*ALL)
+    brokers.wait_until_in_sync(*BROKERS)
     assert brokers.state().leader == now.leader
     for each in others:
         brokers.processes[each].kill()
@@ -222,22 +104,22 @@ def test_a_leader_that_was_stopped_comes_back_and_is_cut_back(
     assert not {*found} & {*range(950, 960)}
 
 
-def test_all_brokers_restart_at_once(brokers: Brokers, cluster: Cluster) -> None:
+def test_all_brokers_restart_at_once(brokers: BrokerProcesses, cluster: Cluster) -> None:
     create(brokers, cluster, partitions=3)
     send(cluster, range(500))
     for process in brokers.processes.values():
         process.kill()
-    brokers.start(*ALL)
+    brokers.start(*BROKERS)
     brokers.wait_until_led()
     for each in range(3):
-        brokers.wait_until_in_sync(*ALL, where=TopicPartition("t", each))
+        brokers.wait_until_in_sync(*BROKERS, where=TopicPartition("t", each))
     assert numbers(cluster, 500) == [*range(500)]
     send(cluster, range(500, 600))
     assert numbers(cluster, 600) == [*range(600)]
 
 
 def test_a_producer_notices_nothing_of_a_rolling_restart(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokerProcesses, cluster: Cluster
 ) -> None:
     """Each broker gives its leads away before it stops; nothing fails, is lost or comes twice."""
     create(brokers, cluster, partitions=3)
@@ -265,12 +147,12 @@ def test_a_producer_notices_nothing_of_a_rolling_restart(
     thread = threading.Thread(target=produce)
     thread.start()
     try:
-        for each in ALL:
+        for each in BROKERS:
             before = list(sent)
             brokers.processes[each].stop()
             brokers.start(each)
             for number in range(3):
-                brokers.wait_until_in_sync(*ALL, where=TopicPartition("t", number))
+                brokers.wait_until_in_sync(*BROKERS, where=TopicPartition("t", number))
             wait_until(partial(went_on, before))
     finally:
         stopping.set()
@@ -282,7 +164,7 @@ def test_a_producer_notices_nothing_of_a_rolling_restart(
 
 
 def test_a_partition_goes_back_to_its_preferred_leader_when_that_is_asked_for(
-    brokers: Brokers,
+    brokers: BrokerProcesses,
     cluster: Cluster,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -295,7 +177,7 @@ def test_a_partition_goes_back_to_its_preferred_leader_when_that_is_asked_for(
     assert refused.code == 1
     assert f"Broker {preferred}, the preferred leader of t-0, is not in sync" in refused.out
     brokers.start(preferred)
-    brokers.wait_until_in_sync(*ALL)
+    brokers.wait_until_in_sync(*BROKERS)
     send(cluster, range(100))
     assert brokers.state().leader == other
     assert logbus("topics", "elect", "t", "--preferred").code == 0
@@ -306,12 +188,12 @@ def test_a_partition_goes_back_to_its_preferred_leader_when_that_is_asked_for(
     assert Admin(cluster).elect_preferred("t") == {0: None}
     with pytest.raises(UnknownTopicError, match="no partition 3"):
         Admin(cluster).elect_preferred("t", [3])
-    assert brokers.wait_until_in_sync(*ALL).leader == preferred
+    assert brokers.wait_until_in_sync(*BROKERS).leader == preferred
     assert numbers(cluster, 100) == [*range(100)]
 
 
 def test_a_broker_whose_disk_was_emptied_copies_everything_anew(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokerProcesses, cluster: Cluster
 ) -> None:
     """A leader comes back before anybody was elected, or after: its log is not the one in sync."""
     leader = create(brokers, cluster)
@@ -319,17 +201,19 @@ def test_a_broker_whose_disk_was_emptied_copies_everything_anew(
     brokers.empty_disk(leader)
     brokers.start(leader)
     brokers.wait_until_led(not_by=leader)
-    brokers.wait_until_in_sync(*ALL)
-    for each in {*ALL} - {leader}:
+    brokers.wait_until_in_sync(*BROKERS)
+    for each in {*BROKERS} - {leader}:
         brokers.processes[each].kill()
     brokers.wait_until_led(by=leader)
     assert numbers(cluster, 500) == [*range(500)]
 
 
-def test_nobody_leads_when_the_last_log_in_sync_is_lost(brokers: Brokers, cluster: Cluster) -> None:
+def test_nobody_leads_when_the_last_log_in_sync_is_lost(
+    brokers: BrokerProcesses, cluster: Cluster
+) -> None:
     """Brokers that were not in sync lack what was acknowledged, so they wait for an operator."""
     leader = create(brokers, cluster)
-    others = sorted({*ALL} - {leader})
+    others = sorted({*BROKERS} - {leader})
     for each in others:
         brokers.processes[each].kill()
     brokers.wait_until_in_sync(leader)
@@ -343,4 +227,4 @@ def test_nobody_leads_when_the_last_log_in_sync_is_lost(brokers: Brokers, cluste
     assert "its log" in refused
     state = brokers.state()
     assert (state.leader, state.in_sync) == (leader, [leader])
-    assert not any(brokers.serves(each) for each in ALL)
+    assert not any(brokers.serves(each) for each in BROKERS)

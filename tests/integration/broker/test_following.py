@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker import Broker
+from spark_logbus.broker.replica import applying
 from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.log import PartitionLog
 from spark_logbus.model import TopicPartition
@@ -20,15 +21,16 @@ from spark_logbus.protocol import (
     ReplicateResponse,
 )
 from tests.helpers import wait_until
-from tests.integration.broker.test_moves import CONFIG, Brokers, fill, held, stage
 from tests.servers.broker import connect
+from tests.servers.brokers_here import BrokersHere, fill, held, stage
+from tests.servers.replicas import CONFIG
 
 IDS = (1, 2, 3)
 
 
 @pytest.fixture
-def brokers(tmp_path: Path, chroot: str) -> Iterator[Brokers]:
-    three = Brokers(tmp_path, chroot)
+def brokers(tmp_path: Path, chroot: str) -> Iterator[BrokersHere]:
+    three = BrokersHere(tmp_path, chroot)
     for broker_id in IDS:
         three.start(broker_id)
     yield three
@@ -36,13 +38,13 @@ def brokers(tmp_path: Path, chroot: str) -> Iterator[Brokers]:
 
 
 @pytest.fixture
-def cluster(brokers: Brokers) -> Iterator[Cluster]:
+def cluster(brokers: BrokersHere) -> Iterator[Cluster]:
     with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as cluster:
         yield cluster
 
 
 def create(
-    brokers: Brokers,
+    brokers: BrokersHere,
     cluster: Cluster,
     *,
     partitions: int = 1,
@@ -54,16 +56,16 @@ def create(
     return wait_until(lambda: next((each for each in IDS if brokers.leads(where, each)), 0))
 
 
-def log_at(brokers: Brokers, broker_id: int, partition: int = 0) -> PartitionLog | None:
+def log_at(brokers: BrokersHere, broker_id: int, partition: int = 0) -> PartitionLog | None:
     return brokers.brokers[broker_id]._logs.get(TopicPartition("t", partition))
 
 
-def has_all(brokers: Brokers, broker_id: int, count: int, partition: int = 0) -> bool:
+def has_all(brokers: BrokersHere, broker_id: int, count: int, partition: int = 0) -> bool:
     log = log_at(brokers, broker_id, partition)
     return log is not None and log.ends().high_watermark == log.flushed_end == count
 
 
-def wait_until_all_have(brokers: Brokers, count: int, partition: int = 0) -> None:
+def wait_until_all_have(brokers: BrokersHere, count: int, partition: int = 0) -> None:
     for broker_id in brokers.brokers:
         wait_until(
             lambda each=broker_id: has_all(brokers, each, count, partition),  # type: ignore[misc]
@@ -78,7 +80,7 @@ def sessions_of(broker: Broker) -> dict[int, int]:
 
 
 def test_replicas_have_what_the_leader_has_and_see_as_much(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokersHere, cluster: Cluster
 ) -> None:
     leader = create(brokers, cluster, partitions=3)
     for partition in range(3):
@@ -93,7 +95,9 @@ def test_replicas_have_what_the_leader_has_and_see_as_much(
         assert log.epochs.entries == first.epochs.entries
 
 
-def test_one_session_goes_on_however_much_is_written(brokers: Brokers, cluster: Cluster) -> None:
+def test_one_session_goes_on_however_much_is_written(
+    brokers: BrokersHere, cluster: Cluster
+) -> None:
     leader = create(brokers, cluster)
     where = TopicPartition("t", 0)
     fill(cluster, where, 100)
@@ -107,7 +111,7 @@ def test_one_session_goes_on_however_much_is_written(brokers: Brokers, cluster: 
     assert all(after[each] > before[each] for each in after), "none of them began anew"
 
 
-def test_a_follower_that_was_away_catches_up(brokers: Brokers, cluster: Cluster) -> None:
+def test_a_follower_that_was_away_catches_up(brokers: BrokersHere, cluster: Cluster) -> None:
     leader = create(brokers, cluster, config={"min.insync.replicas": "1"})
     where, away = TopicPartition("t", 0), next(each for each in IDS if each != leader)
     fill(cluster, where, 1_000)
@@ -122,7 +126,7 @@ def test_a_follower_that_was_away_catches_up(brokers: Brokers, cluster: Cluster)
     assert held(log) == [b"%08d" % number for number in range(4_000)]
 
 
-def test_what_is_staged_is_at_all_replicas(brokers: Brokers, cluster: Cluster) -> None:
+def test_what_is_staged_is_at_all_replicas(brokers: BrokersHere, cluster: Cluster) -> None:
     create(brokers, cluster)
     where = TopicPartition("t", 0)
     fill(cluster, where, 10)
@@ -141,7 +145,7 @@ def test_what_is_staged_is_at_all_replicas(brokers: Brokers, cluster: Cluster) -
 
 
 def test_a_topic_that_leaves_flushing_to_the_system_is_replicated_without(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokersHere, cluster: Cluster
 ) -> None:
     leader = create(brokers, cluster, config={"flush.policy": "os"})
     where = TopicPartition("t", 0)
@@ -154,15 +158,19 @@ def test_a_topic_that_leaves_flushing_to_the_system_is_replicated_without(
     assert brokers.leads(where, leader)
 
 
-def visible(brokers: Brokers, broker_id: int) -> int:
+def visible(brokers: BrokersHere, broker_id: int) -> int:
     log = log_at(brokers, broker_id)
     return 0 if log is None else log.ends().high_watermark
 
 
 def test_a_disk_without_room_holds_up_no_other_replica(
-    brokers: Brokers, cluster: Cluster, caplog: pytest.LogCaptureFixture
+    brokers: BrokersHere,
+    cluster: Cluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker says so, and goes on when there is room again."""
+    monkeypatch.setattr(applying, "_LOOK_FOR_ROOM_EVERY_BYTES", 64 << 10)
     leader = create(brokers, cluster, config={"min.insync.replicas": "1"})
     where, full = TopicPartition("t", 0), next(each for each in IDS if each != leader)
     fill(cluster, where, 100)
@@ -172,17 +180,19 @@ def test_a_disk_without_room_holds_up_no_other_replica(
     following._reserve_bytes = 1
     with caplog.at_level(logging.ERROR):
         brokers.stop(other := next(each for each in IDS if each not in (leader, full)))
-        fill(cluster, where, 100_000 // 8, start=100, padding=3_000)
+        fill(cluster, where, 400, start=100, padding=3_000)
         wait_until(lambda: where in following.troubles())
     assert "has no room for t-0" in following.troubles()[where]
     assert "t-0 cannot follow its leader, and tries again" in caplog.text
     following._free_bytes, following._reserve_bytes = free_bytes, 0
-    wait_until(lambda: has_all(brokers, full, 100 + 100_000 // 8))
+    wait_until(lambda: has_all(brokers, full, 500))
     assert not following.troubles()
     brokers.start(other)
 
 
-def test_a_stranger_cannot_have_more_kept_than_there_is(brokers: Brokers, cluster: Cluster) -> None:
+def test_a_stranger_cannot_have_more_kept_than_there_is(
+    brokers: BrokersHere, cluster: Cluster
+) -> None:
     leader = create(brokers, cluster)
     fill(cluster, TopicPartition("t", 0), 10)
     wait_until_all_have(brokers, 10)
@@ -205,7 +215,7 @@ def test_a_stranger_cannot_have_more_kept_than_there_is(brokers: Brokers, cluste
 
 
 def test_whoever_takes_a_brokers_id_does_not_end_its_following(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokersHere, cluster: Cluster
 ) -> None:
     """Half-open connections of before, or a second process with the same id."""
     leader = create(brokers, cluster)

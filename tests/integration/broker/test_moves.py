@@ -2,116 +2,39 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker import Broker, CompactionConfig, MovesConfig
+from spark_logbus.broker import MovesConfig
 from spark_logbus.client import (
     Admin,
     AtomicWrites,
-    ClientConfig,
     Cluster,
     Consumer,
     ConsumerConfig,
     Producer,
     ProducerConfig,
-    StagedTask,
     WriteIdentity,
 )
 from spark_logbus.client.producer.acknowledgements import RecordFuture
-from spark_logbus.local.cluster import BrokerProcess
-from spark_logbus.log import LogConfig, PartitionLog
+from spark_logbus.log import PartitionLog
 from spark_logbus.model import TopicPartition
-from spark_logbus.protocol import Api, MoveRequest, MoveResponse, PartitionMove
 from spark_logbus.record import RecordBatchHeader
-from spark_logbus.record.stage_id import WRITE_BITS, stage_id
+from spark_logbus.record.stage_id import WRITE_BITS
 from tests.fakes.log_directory import batches_from
 from tests.helpers import wait_until
-from tests.servers.broker import broker_here, broker_process, connect
-
-CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
-NO_RESERVE = MovesConfig(reserve_bytes=0)
-
-
-class Brokers:
-    """Two brokers in this process, which the test stops and starts."""
-
-    def __init__(self, directory: Path, zookeeper: str) -> None:
-        self.directory = directory
-        self.zookeeper = zookeeper
-        self.log = LogConfig(segment_bytes=64 << 10, index_interval_bytes=1 << 10)
-        self.moves = NO_RESERVE
-        self._running: dict[int, ExitStack] = {}
-        self.brokers: dict[int, Broker] = {}
-
-    def start(self, broker_id: int) -> Broker:
-        stack = ExitStack()
-        self.brokers[broker_id] = stack.enter_context(
-            broker_here(
-                self.directory / str(broker_id),
-                self.zookeeper,
-                broker_id=broker_id,
-                log=self.log,
-                moves=self.moves,
-                compaction=CompactionConfig(check_interval_ms=50),
-            )
-        )
-        self._running[broker_id] = stack
-        return self.brokers[broker_id]
-
-    def stop(self, broker_id: int) -> None:
-        del self.brokers[broker_id]
-        self._running.pop(broker_id).close()
-
-    def stop_all(self) -> None:
-        for broker_id in [*self._running]:
-            self.stop(broker_id)
-
-    def move(self, where: TopicPartition, to: int | None, *, throttle: int = 0) -> None:
-        broker = next(iter(self.brokers.values()))
-        request = MoveRequest([PartitionMove(where.topic, where.partition, to)], throttle)
-        with connect(broker) as wire:
-            (result,) = wire.call(Api.MOVE, request, MoveResponse).results
-        if result.error is not None:
-            raise result.error.to_exception()
-
-    def leads(self, where: TopicPartition, broker_id: int) -> bool:
-        broker = self.brokers.get(broker_id)
-        return broker is not None and broker._replica_manager.find(where) is not None
-
-    def log_of(self, where: TopicPartition, broker_id: int) -> PartitionLog:
-        return self.brokers[broker_id]._replica_manager.leader_of(where).log
-
-    def wait_until_at(self, where: TopicPartition, broker_id: int) -> None:
-        wait_until(lambda: self.leads(where, broker_id), message=f"{where} at {broker_id}")
-
-    def move_error(self, where: TopicPartition) -> str:
-        """The error of a move, empty if it has none."""
-        broker = next(iter(self.brokers.values()))
-        record = broker._metadata_cache.topics[where.topic]
-        move = record.moves.get(where.partition)
-        return "" if move is None else move.error
-
-    def copied_bytes(self, where: TopicPartition, broker_id: int) -> int:
-        log = self.brokers[broker_id]._logs.get(where)
-        return 0 if log is None else log.ends().size_bytes
-
-    def directories(self, broker_id: int) -> set[str]:
-        """Names of the directories of logs, and the suffixes of those that are none any more."""
-        names = [each.name for each in (self.directory / str(broker_id)).iterdir() if each.is_dir()]
-        return {name.rpartition(".")[1] + name.rpartition(".")[2] for name in names}
+from tests.servers.brokers_here import NO_RESERVE, BrokersHere, fill, held, stage
+from tests.servers.replicas import CONFIG
 
 
 @pytest.fixture
-def brokers(tmp_path: Path, chroot: str) -> Iterator[Brokers]:
-    pair = Brokers(tmp_path, chroot)
+def brokers(tmp_path: Path, chroot: str) -> Iterator[BrokersHere]:
+    pair = BrokersHere(tmp_path, chroot)
     pair.start(1)
     pair.start(2)
     yield pair
@@ -119,12 +42,14 @@ def brokers(tmp_path: Path, chroot: str) -> Iterator[Brokers]:
 
 
 @pytest.fixture
-def cluster(brokers: Brokers) -> Iterator[Cluster]:
+def cluster(brokers: BrokersHere) -> Iterator[Cluster]:
     with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as cluster:
         yield cluster
 
 
-def create(brokers: Brokers, cluster: Cluster, name: str = "t", **config: str) -> TopicPartition:
+def create(
+    brokers: BrokersHere, cluster: Cluster, name: str = "t", **config: str
+) -> TopicPartition:
     """A topic with one partition, which the first broker leads."""
     Admin(cluster).create_topic(name, partitions=1, config=config)
     where = TopicPartition(name, 0)
@@ -133,35 +58,6 @@ def create(brokers: Brokers, cluster: Cluster, name: str = "t", **config: str) -
         brokers.move(where, 1)
         brokers.wait_until_at(where, 1)
     return where
-
-
-def fill(
-    cluster: Cluster, where: TopicPartition, count: int, *, start: int = 0, padding: int = 0
-) -> None:
-    """Appends numbers, each with so many random bytes as its key."""
-    with Producer(cluster, ProducerConfig(batch_bytes=20 * padding or 2_000)) as producer:
-        for number in range(start, start + count):
-            key = secrets.token_bytes(padding) if padding else None
-            producer.send(where.topic, b"%08d" % number, key=key, partition=where.partition)
-
-
-def stage(
-    cluster: Cluster, where: TopicPartition, write: int, attempt: int, numbers: Iterable[int]
-) -> StagedTask:
-    with Producer(cluster, stage_id=stage_id(write, attempt)) as producer:
-        futures = [
-            producer.send(where.topic, b"%08d" % number, partition=where.partition)
-            for number in numbers
-        ]
-        for future in futures:
-            future.result(60)
-    return StagedTask(attempt, {where: len(futures)}, 1_000)
-
-
-def held(log: PartitionLog) -> list[bytes]:
-    """Values of all visible records of a log."""
-    data = b"".join(data for _, data in batches_from(log, log.ends().log_start_offset))
-    return re.findall(rb"[0-9]{8}", data)
 
 
 def described(log: PartitionLog) -> list[RecordBatchHeader]:
@@ -187,7 +83,7 @@ def dense(count: int) -> list[tuple[int, int]]:
     return [(number, number) for number in range(count)]
 
 
-def test_a_partition_moves_with_its_records(brokers: Brokers, cluster: Cluster) -> None:
+def test_a_partition_moves_with_its_records(brokers: BrokersHere, cluster: Cluster) -> None:
     where = create(brokers, cluster)
     fill(cluster, where, 5_000)
     before = brokers.log_of(where, 1)
@@ -205,7 +101,7 @@ def test_a_partition_moves_with_its_records(brokers: Brokers, cluster: Cluster) 
 
 
 def test_a_partition_moves_that_only_the_operating_system_flushes(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokersHere, cluster: Cluster
 ) -> None:
     """Its new broker flushes before it leads, though nobody asks for that otherwise."""
     where = create(brokers, cluster, **{"flush.policy": "os"})
@@ -218,7 +114,7 @@ def test_a_partition_moves_that_only_the_operating_system_flushes(
 
 
 def test_nothing_is_lost_or_twice_while_a_partition_goes_to_and_fro(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokersHere, cluster: Cluster
 ) -> None:
     where = create(brokers, cluster)
     stopping = threading.Event()
@@ -245,7 +141,7 @@ def test_nothing_is_lost_or_twice_while_a_partition_goes_to_and_fro(
     assert numbers(cluster, where, len(sent)) == dense(len(sent))
 
 
-def test_a_cancelled_move_leaves_all_as_it_was(brokers: Brokers, cluster: Cluster) -> None:
+def test_a_cancelled_move_leaves_all_as_it_was(brokers: BrokersHere, cluster: Cluster) -> None:
     where = create(brokers, cluster)
     fill(cluster, where, 2_500, padding=1_000)
     brokers.move(where, 2, throttle=100_000)
@@ -260,7 +156,7 @@ def test_a_cancelled_move_leaves_all_as_it_was(brokers: Brokers, cluster: Cluste
     assert numbers(cluster, where, 2_510) == dense(2_510)
 
 
-def test_a_broker_without_room_takes_no_partition(brokers: Brokers, cluster: Cluster) -> None:
+def test_a_broker_without_room_takes_no_partition(brokers: BrokersHere, cluster: Cluster) -> None:
     brokers.stop(2)
     brokers.moves = MovesConfig(reserve_bytes=1 << 50)
     brokers.start(2)
@@ -284,7 +180,7 @@ def test_a_broker_without_room_takes_no_partition(brokers: Brokers, cluster: Clu
 
 @pytest.mark.parametrize("restarted", [1, 2])
 def test_a_move_goes_on_when_a_broker_comes_back(
-    brokers: Brokers, cluster: Cluster, restarted: int
+    brokers: BrokersHere, cluster: Cluster, restarted: int
 ) -> None:
     where = create(brokers, cluster)
     fill(cluster, where, 2_500, padding=1_000)
@@ -300,7 +196,7 @@ def test_a_move_goes_on_when_a_broker_comes_back(
     wait_until(lambda: brokers.directories(1) == {".moved"})
 
 
-def test_an_old_log_goes_after_its_time(brokers: Brokers, cluster: Cluster) -> None:
+def test_an_old_log_goes_after_its_time(brokers: BrokersHere, cluster: Cluster) -> None:
     brokers.stop(1)
     brokers.moves = MovesConfig(reserve_bytes=0, retention_ms=200)
     brokers.start(1)
@@ -312,7 +208,7 @@ def test_an_old_log_goes_after_its_time(brokers: Brokers, cluster: Cluster) -> N
     assert numbers(cluster, where, 100) == dense(100)
 
 
-def test_old_logs_of_a_deleted_topic_go_with_it(brokers: Brokers, cluster: Cluster) -> None:
+def test_old_logs_of_a_deleted_topic_go_with_it(brokers: BrokersHere, cluster: Cluster) -> None:
     where = create(brokers, cluster)
     fill(cluster, where, 100)
     brokers.move(where, 2)
@@ -322,7 +218,7 @@ def test_old_logs_of_a_deleted_topic_go_with_it(brokers: Brokers, cluster: Clust
     wait_until(lambda: brokers.directories(1) == brokers.directories(2) == set())
 
 
-def test_a_topic_that_is_deleted_while_it_moves(brokers: Brokers, cluster: Cluster) -> None:
+def test_a_topic_that_is_deleted_while_it_moves(brokers: BrokersHere, cluster: Cluster) -> None:
     where = create(brokers, cluster)
     fill(cluster, where, 2_500, padding=1_000)
     brokers.move(where, 2, throttle=100_000)
@@ -336,7 +232,7 @@ def test_a_topic_that_is_deleted_while_it_moves(brokers: Brokers, cluster: Clust
     assert numbers(cluster, again, 10) == dense(10)
 
 
-def test_a_compacted_log_moves_as_it_is(brokers: Brokers, cluster: Cluster) -> None:
+def test_a_compacted_log_moves_as_it_is(brokers: BrokersHere, cluster: Cluster) -> None:
     where = create(
         brokers,
         cluster,
@@ -360,7 +256,7 @@ def test_a_compacted_log_moves_as_it_is(brokers: Brokers, cluster: Cluster) -> N
     assert copy.offset_at(last.max_timestamp_us) == last.base_offset
 
 
-def test_writes_that_span_a_move_commit_once(brokers: Brokers, cluster: Cluster) -> None:
+def test_writes_that_span_a_move_commit_once(brokers: BrokersHere, cluster: Cluster) -> None:
     """Moves the partition when one write has prepared and another has staged some records."""
     where = create(brokers, cluster)
     writes = AtomicWrites(cluster)
@@ -381,54 +277,3 @@ def test_writes_that_span_a_move_commit_once(brokers: Brokers, cluster: Cluster)
     assert numbers(cluster, where, 300) == dense(300)
     fill(cluster, where, 1, start=300)
     assert numbers(cluster, where, 301) == dense(301)
-
-
-@pytest.fixture
-def processes(tmp_path: Path, chroot: str) -> Iterator[dict[int, BrokerProcess]]:
-    settings = {"moves": {"reserve_bytes": 0}, "log": {"segment_bytes": 100_000}}
-    with ExitStack() as stack:
-        yield {
-            number: stack.enter_context(
-                broker_process(tmp_path / f"p{number}", chroot, broker_id=number, settings=settings)
-            )
-            for number in (1, 2)
-        }
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("killed", [1, 2])
-def test_a_move_goes_on_after_a_kill(
-    processes: dict[int, BrokerProcess], chroot: str, killed: int
-) -> None:
-    """Kills the broker while there are records to copy, and again when it is nearly done."""
-    where = TopicPartition("t", 0)
-    with Cluster.from_zookeeper(chroot, CONFIG) as cluster:
-        admin = Admin(cluster)
-        admin.create_topic("t", partitions=1)
-
-        def leader() -> int:
-            found = admin.describe(["t"])["t"].partitions[0].leader
-            return 0 if found is None else found.broker_id
-
-        first = wait_until(leader)
-        fill(cluster, where, 2_500, padding=1_000)
-        to = 3 - first
-        broker = processes[first if killed == 1 else to]
-        directory = processes[to].directory / "data" / "t-0"
-        admin.move_partitions({where: to}, throttle=400_000)
-        for size_bytes in (100_000, 1_400_000):
-            wait_until(lambda: directory_bytes(directory) > size_bytes)  # noqa: B023
-            broker.kill()
-            broker.start()
-        wait_until(lambda: leader() == to)
-        fill(cluster, where, 10, start=2_500)
-        assert numbers(cluster, where, 2_510) == dense(2_510)
-
-
-def directory_bytes(directory: Path) -> int:
-    """Size of what is in a directory, of which files may go meanwhile; 0 without one."""
-    size = 0
-    with suppress(FileNotFoundError):
-        for file in directory.iterdir():
-            size += file.stat().st_size
-    return size

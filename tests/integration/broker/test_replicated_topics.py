@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from spark_logbus.broker import Broker
 from spark_logbus.client import Admin, Cluster
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.brokers import MOVES, BrokerRegistry
@@ -20,7 +21,6 @@ from spark_logbus.coordination.payloads import (
     encode,
 )
 from spark_logbus.errors import ConfigError, LogbusError
-from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import (
     AlterTopicRequest,
@@ -35,7 +35,7 @@ from spark_logbus.protocol import (
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.servers import zookeeper as servers
-from tests.servers.broker import broker_process, connect, failure
+from tests.servers.broker import broker_here, connect, failure
 from tests.servers.wire import Wire
 from tests.servers.zookeeper import put, session
 
@@ -71,13 +71,13 @@ class Brokers:
 
 
 @pytest.fixture
-def broker(tmp_path: Path, chroot: str) -> Iterator[BrokerProcess]:
-    with broker_process(tmp_path, chroot, settings={"broker": {"rack": "a"}}) as broker:
+def broker(tmp_path: Path, chroot: str) -> Iterator[Broker]:
+    with broker_here(tmp_path, chroot, rack="a") as broker:
         yield broker
 
 
 @pytest.fixture
-def brokers(broker: BrokerProcess, chroot: str) -> Iterator[Brokers]:
+def brokers(broker: Broker, chroot: str) -> Iterator[Brokers]:
     with session(chroot) as live:
         others = {each: BrokerRegistry(live) for each in RACKS}
         for broker_id, registry in others.items():
@@ -194,9 +194,9 @@ def test_a_partition_with_replicas_is_not_moved_to_one_broker(brokers: Brokers) 
 
 
 def test_clients_and_the_registration_tell_racks(
-    broker: BrokerProcess, brokers: Brokers, chroot: str
+    broker: Broker, brokers: Brokers, chroot: str
 ) -> None:
-    path = paths.broker(broker.broker_id)
+    path = paths.broker(broker.config.id)
     payload = decode(BrokerPayload, servers.read(chroot, path), path=path)
     assert (payload.rack, payload.features) == ("a", 3)
     with Cluster.from_zookeeper(chroot) as cluster:
