@@ -57,6 +57,7 @@ from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.reopening import Reopening
 from spark_logbus.log.segment.segment import OpenSegments
+from spark_logbus.log.upkeep import Upkeep
 from spark_logbus.log.wanted import LogSpec, WantedLog
 from spark_logbus.log.writer_runs import WriterRuns
 from spark_logbus.log_ids import may_be_same_log
@@ -122,6 +123,7 @@ class LogDirectory:
         self.recovery = RecoveryProgress(self._clock)
         self._directories = PartitionDirectories(path, environment, self.recovery)
         self._reopening = Reopening(self._directories, self._clock)
+        self._upkeep = Upkeep()
         #: Logs of partitions that moved to other brokers.
         self.moved = MovedLogs(path, files, self._directories)
 
@@ -556,13 +558,12 @@ class LogDirectory:
                 return  # closed: the directory may be another process's by now
             now_us = self.clock.watch()
             self.stats.refused.probe(self._files, self._clock.monotonic())
-            expired = False
-            for log in self.logs():
-                try:
-                    log.flush_and_roll_if_due()
-                    expired |= log.expire(now_us)
-                except LogbusError as error:
-                    logger.error("%s", error)
+            expired = self._upkeep.look_after(
+                self.logs(),
+                now_us=now_us,
+                now_s=self._clock.monotonic(),
+                failed=lambda error: logger.error("%s", error),
+            )
             self.clock.keep_if_due()
             passed_s = self._clock.monotonic() - self._checkpointed_at
             if expired or passed_s >= _CHECKPOINT_EVERY_S:

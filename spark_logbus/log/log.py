@@ -35,6 +35,7 @@ from spark_logbus.log.staging.staged_file import StagedFile
 from spark_logbus.log.staging.staging import PartitionStaging
 from spark_logbus.log.state import Listener, LogState
 from spark_logbus.log.truncation import LogTruncation
+from spark_logbus.log.upkeep import UpkeepState
 from spark_logbus.log.view import KnownDamageError, LogSlice, LogView, NewDamageError
 from spark_logbus.log.writer import LogWriter
 from spark_logbus.model import LostOffsets, OffsetRange, TopicPartition
@@ -470,6 +471,16 @@ class PartitionLog:
         self._writer.flush_if_due()
         self._writer.roll_if_aged()
 
+    def upkeep_state(self) -> UpkeepState | None:
+        """Returns what upkeep goes by; None while something is due at a set time, or to be done."""
+        writer = self._writer
+        if writer.flushes_later or self._pending_deletes or self._start_moved:
+            return None
+        return UpkeepState(
+            writer.rolls_at, self._state.view, writer.tail, writer.config, self._deletion_paused,
+            self._follows,
+        )  # fmt: skip
+
     def expire(self, now_us: int) -> bool:
         """Move the log start offset over what retention no longer keeps; True if it moved.
 
@@ -556,6 +567,8 @@ class PartitionLog:
         Each deletion is on disk before the next begins, so that whatever a crash leaves is the
         end of the log without a gap. Raises StorageError.
         """
+        if not self._pending_deletes:
+            return
         with self._reshaping:
             if self._pending_deletes:
                 self.epochs.drop_before(self._state.view.log_start_offset)

@@ -19,6 +19,7 @@ Locks, in the order in which they are taken: ``_writing`` (append and roll), ``_
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -360,6 +361,11 @@ class LogWriter(FlushedFile):
             self._producers.forget_silent(
                 since_us=now_us - self.config.producer_expiration_ms * 1000
             )
+
+    @property
+    def rolls_at(self) -> float:
+        """Monotonic time from which ``roll_if_aged`` rolls; infinite while nothing is to be."""
+        return self._age.reached_at(self.config.roll_ms) if self.tail.position else math.inf
 
     def roll_if_aged(self) -> None:
         """Roll if the active segment is older than ``roll_ms``."""

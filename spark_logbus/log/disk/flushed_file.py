@@ -178,6 +178,11 @@ class FlushedFile(ABC):
         self.flush()
         return None
 
+    @property
+    def flushes_later(self) -> bool:
+        """True while a flush is to come at a set time."""
+        return self._flush_due is not None
+
     def notify(self) -> None:
         """Call back all whose end is on disk or cannot get there."""
         with self._lock:

@@ -119,5 +119,9 @@ class RollTimer:
         """The first append is now."""
         self._began = self._clock.monotonic()
 
+    def reached_at(self, limit_ms: int) -> float:
+        """Returns the monotonic time at which so much has passed."""
+        return self._began + limit_ms / 1000
+
     def reaches(self, limit_ms: int) -> bool:
-        return self._clock.monotonic() - self._began >= limit_ms / 1000
+        return self._clock.monotonic() >= self.reached_at(limit_ms)
