@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import pytest
 
 from spark_logbus.client import Cluster
 from spark_logbus.local.cluster import BrokerProcess
-from tests.fault.load.machines import SETTINGS, Machines, pause, points_of_brokers
+from tests.fault.load.machines import SETTINGS, Machines, points_of_brokers
 from tests.fault.load.records import WAIT_S
 from tests.servers.hosts import BrokerOnHost, Host, Network
 from tests.servers.kill_points import KillPoints
@@ -36,7 +36,8 @@ _FIRST_BROKER: Final = 11
 
 
 class MachinesOnHosts(Machines):
-    """Three brokers and ZooKeeper, each on a host. Faults are over when the methods return."""
+    """Three brokers and ZooKeeper, each on a host. Faults are over when the methods return, or at
+    the end of their blocks."""
 
     def __init__(
         self,
@@ -65,46 +66,52 @@ class MachinesOnHosts(Machines):
     def connect(self, **options: Any) -> Cluster:
         return super().connect(**{"request_timeout_ms": _REQUEST_MS, **options})
 
-    def others(self, broker_id: int) -> list[Host]:
-        """Hosts of the other brokers."""
-        return [host for number, host in self.hosts.items() if number != broker_id]
-
-    def cut(self, some: Sequence[Host], others: Sequence[Host], seconds: float) -> None:
+    @contextmanager
+    def cut(self, some: Sequence[Host], others: Sequence[Host]) -> Iterator[None]:
         """Loses what they send to each other."""
         self._network.cut(some, others)
-        self._mend_after(seconds)
+        try:
+            yield
+        finally:
+            self._network.mend()
 
-    def lose(self, senders: Sequence[Host], receivers: Sequence[Host], seconds: float) -> None:
+    @contextmanager
+    def lose(self, senders: Sequence[Host], receivers: Sequence[Host]) -> Iterator[None]:
         """Loses what some send to others, one way."""
         self._network.lose(senders, receivers)
-        self._mend_after(seconds)
-
-    def _mend_after(self, seconds: float) -> None:
         try:
-            pause(seconds)
+            yield
         finally:
             self._network.mend()
 
-    def vanish(self, broker_id: int, meanwhile: Callable[[], None]) -> None:
-        """Takes a broker off the network and then kills it, so that nobody hears of its end; starts
-        it again when ``meanwhile`` returns."""
-        host, broker = self.hosts[broker_id], self.brokers[broker_id]
+    def isolated(self, broker_id: int) -> AbstractContextManager[None]:
+        """Cuts a broker off from everything."""
+        host = self.hosts[broker_id]
+        return self.cut([host], [each for each in self.everything if each is not host])
+
+    @contextmanager
+    def gone(self, broker_id: int) -> Iterator[None]:
+        """Kills a broker, and starts it again afterwards."""
         self.killed.add(broker_id)
-        self._network.cut([host], [each for each in self.everything if each is not host])
-        try:
-            broker.kill()
-            meanwhile()
-        finally:
-            self._network.mend()
-        broker.start()
+        self.brokers[broker_id].kill()
+        yield
+        self.brokers[broker_id].start()
         self.killed.discard(broker_id)
 
-    def slow_disks(self, ids: Sequence[int], flush_s: float, seconds: float) -> None:
+    @contextmanager
+    def vanished(self, broker_id: int) -> Iterator[None]:
+        """Has a broker go whose end nobody hears of: connections to it stay open."""
+        with ExitStack() as stack, self.isolated(broker_id):
+            stack.enter_context(self.gone(broker_id))
+            yield
+
+    @contextmanager
+    def slow_disks(self, ids: Sequence[int], flush_s: float) -> Iterator[None]:
         with ExitStack() as stack:
             for broker_id in ids:
                 pid = self.brokers[broker_id].pid
                 stack.enter_context(self.points.slow_flushes(pid, flush_s))
-            pause(seconds)
+            yield
 
     def empty_disk(self, broker_id: int) -> None:
         """Kills a broker, and starts it again with an empty disk."""

@@ -12,6 +12,8 @@ from typing import Final
 from spark_logbus.model import TopicPartition
 from tests.fault.load.cluster_on_hosts import LAG_S, SESSION_S, MachinesOnHosts
 from tests.fault.load.machines import pause
+from tests.helpers import frozen
+from tests.servers.hosts import Host
 
 _LONG_S: Final = 2 * max(SESSION_S, LAG_S)
 
@@ -35,6 +37,22 @@ class Scene:
     def second(self) -> int:
         return self.brokers[1]
 
+    @property
+    def host(self) -> Host:
+        """Host of the first broker."""
+        return self.machines.hosts[self.first]
+
+    @property
+    def others(self) -> Sequence[Host]:
+        """Hosts of the other brokers, the second one's first."""
+        return [self.machines.hosts[each] for each in self.brokers[1:]]
+
+    def until_another_leads(self) -> None:
+        """Waits for longer than a session may be silent, and until all clients have got on: they
+        cannot without another leader."""
+        pause(_LONG_S)
+        self.wait_for_clients()
+
     def some_time(self) -> float:
         """Returns less than a session may be silent."""
         return self.chance.random() * SESSION_S / 2
@@ -56,7 +74,8 @@ def killed(scene: Scene) -> None:
 
 
 def killed_for_long(scene: Scene) -> None:
-    scene.machines.kill(scene.first, away_s=_LONG_S)
+    with scene.machines.gone(scene.first):
+        scene.until_another_leads()
 
 
 def two_killed(scene: Scene) -> None:
@@ -77,14 +96,17 @@ def pauses(scene: Scene) -> None:
 
 
 def sleeps(scene: Scene) -> None:
-    scene.machines.stand_still(scene.first, _LONG_S)
+    with frozen(scene.machines.brokers[scene.first].pid):
+        scene.until_another_leads()
 
 
 def killed_when_another_lags(scene: Scene) -> None:
     """The second is out of sync when the first is killed, so that only the third may lead."""
     machines = scene.machines
-    machines.slow_disks([scene.second], LAG_S, 2 * LAG_S)
-    machines.kill(scene.first, away_s=SESSION_S)
+    with machines.slow_disks([scene.second], LAG_S):
+        pause(2 * LAG_S)
+    with machines.gone(scene.first):
+        scene.until_another_leads()
 
 
 def zookeeper_killed(scene: Scene) -> None:
@@ -101,80 +123,81 @@ def killed_with_zookeeper(scene: Scene) -> None:
     scene.machines.brokers[scene.first].start()
 
 
+def vanishes(scene: Scene) -> None:
+    """Its connections stay open at all others, which hear nothing of their end."""
+    with scene.machines.vanished(scene.first):
+        scene.until_another_leads()
+
+
 def isolated(scene: Scene) -> None:
-    machines, host = scene.machines, scene.machines.hosts[scene.first]
-    machines.cut([host], [each for each in machines.everything if each is not host], _LONG_S)
+    with scene.machines.isolated(scene.first):
+        scene.until_another_leads()
 
 
 def cut_from_brokers(scene: Scene) -> None:
-    machines = scene.machines
-    machines.cut([machines.hosts[scene.first]], machines.others(scene.first), _LONG_S)
+    with scene.machines.cut([scene.host], scene.others):
+        pause(_LONG_S)
 
 
 def cut_from_one_broker(scene: Scene) -> None:
-    machines = scene.machines
-    machines.cut([machines.hosts[scene.first]], [machines.hosts[scene.second]], _LONG_S)
+    with scene.machines.cut([scene.host], scene.others[:1]):
+        pause(_LONG_S)
 
 
 def cut_from_zookeeper(scene: Scene) -> None:
-    machines = scene.machines
-    machines.cut([machines.hosts[scene.first]], [machines.zookeeper_host], _LONG_S)
-
-
-def cut_from_clients(scene: Scene) -> None:
-    machines = scene.machines
-    machines.cut([machines.hosts[scene.first]], [machines.clients], scene.a_while())
+    with scene.machines.cut([scene.host], [scene.machines.zookeeper_host]):
+        scene.until_another_leads()
 
 
 def cut_from_zookeeper_and_brokers(scene: Scene) -> None:
     """Clients still reach the leader, which does not know that others have elected another one."""
-    machines = scene.machines
-    others = [machines.zookeeper_host, *machines.others(scene.first)]
-    machines.cut([machines.hosts[scene.first]], others, _LONG_S)
+    with scene.machines.cut([scene.host], [scene.machines.zookeeper_host, *scene.others]):
+        scene.until_another_leads()
+
+
+def cut_from_clients(scene: Scene) -> None:
+    with scene.machines.cut([scene.host], [scene.machines.clients]):
+        pause(scene.a_while())
 
 
 def unheard_by_brokers(scene: Scene) -> None:
-    machines = scene.machines
-    machines.lose([machines.hosts[scene.first]], machines.others(scene.first), _LONG_S)
+    with scene.machines.lose([scene.host], scene.others):
+        pause(_LONG_S)
 
 
 def deaf_to_brokers(scene: Scene) -> None:
-    machines = scene.machines
-    machines.lose(machines.others(scene.first), [machines.hosts[scene.first]], _LONG_S)
+    with scene.machines.lose(scene.others, [scene.host]):
+        pause(_LONG_S)
 
 
 def unheard_by_zookeeper(scene: Scene) -> None:
-    machines = scene.machines
-    machines.lose([machines.hosts[scene.first]], [machines.zookeeper_host], _LONG_S)
+    with scene.machines.lose([scene.host], [scene.machines.zookeeper_host]):
+        scene.until_another_leads()
 
 
 def deaf_to_zookeeper(scene: Scene) -> None:
-    machines = scene.machines
-    machines.lose([machines.zookeeper_host], [machines.hosts[scene.first]], _LONG_S)
+    with scene.machines.lose([scene.machines.zookeeper_host], [scene.host]):
+        scene.until_another_leads()
 
 
 def unheard_by_clients(scene: Scene) -> None:
-    machines = scene.machines
-    machines.lose([machines.hosts[scene.first]], [machines.clients], scene.a_while())
+    with scene.machines.lose([scene.host], [scene.machines.clients]):
+        pause(scene.a_while())
 
 
 def deaf_to_clients(scene: Scene) -> None:
-    machines = scene.machines
-    machines.lose([machines.clients], [machines.hosts[scene.first]], scene.a_while())
-
-
-def vanishes(scene: Scene) -> None:
-    """Its connections stay open at all others, which hear nothing of their end, until everyone has
-    got on without it."""
-    scene.machines.vanish(scene.first, scene.wait_for_clients)
+    with scene.machines.lose([scene.machines.clients], [scene.host]):
+        pause(scene.a_while())
 
 
 def slow_disk(scene: Scene) -> None:
-    scene.machines.slow_disks([scene.first], scene.chance.choice([0.05, 0.5, LAG_S]), _LONG_S)
+    with scene.machines.slow_disks([scene.first], scene.chance.choice([0.05, 0.5, LAG_S])):
+        pause(_LONG_S)
 
 
 def two_slow_disks(scene: Scene) -> None:
-    scene.machines.slow_disks(scene.brokers[:2], scene.chance.choice([0.05, 0.5]), _LONG_S)
+    with scene.machines.slow_disks(scene.brokers[:2], scene.chance.choice([0.05, 0.5])):
+        pause(_LONG_S)
 
 
 def emptied(scene: Scene) -> None:
