@@ -343,9 +343,11 @@ class Admin(OffsetQueries):
                     raise
                 problems[leader] = error.again()
                 continue
+            # Who is asked next, here or for more, may not have heard of a newer leader: what it
+            # tells is of before.
+            self._cluster.learn(response)
             for info in response.topics:
                 for part_info in info.partitions:
-                    # A leader that has not heard of a newer one tells ends of before.
                     if part_info.ends is not None and not self._cluster.is_older(info, part_info):
                         topic_partition = TopicPartition(info.name, part_info.partition)
                         ends[topic_partition] = part_info.ends

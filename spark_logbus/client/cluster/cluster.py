@@ -453,13 +453,17 @@ class Cluster:
         behind and names leaders of old, the others are asked too, once, for a moment.
         """
 
+        def learned(response: MetadataResponse, good: Callable[[MetadataResponse], bool]) -> bool:
+            self.learn(response)
+            return good(response)
+
         def asked(deadline: Deadline, good: Callable[[MetadataResponse], bool]) -> MetadataResponse:
             return self.ask_any(
                 Api.METADATA,
                 MetadataRequest(topics=topics),
                 MetadataResponse,
                 deadline=deadline,
-                good=lambda response: self._take(response) and good(response),
+                good=lambda response: learned(response, good),
                 most_ms=_METADATA_MS,
             )
 
@@ -477,7 +481,8 @@ class Cluster:
             return response
         return another if newer(another) else response
 
-    def _take(self, response: MetadataResponse) -> bool:
+    def learn(self, response: MetadataResponse) -> None:
+        """Cache what a broker has said, but for leaders of older epochs than are known."""
         with self._lock:
             learned_at = self.clock.monotonic()
             self._metadata = self._metadata.updated(response, learned_at=learned_at)
@@ -487,7 +492,6 @@ class Cluster:
                         led = (info.topic_id, part.partition)
                         if self._refused.get(led, part.leader_epoch) < part.leader_epoch:
                             del self._refused[led]
-        return True
 
     def _is_behind(self, response: MetadataResponse) -> bool:
         with self._lock:

@@ -119,6 +119,25 @@ def test_ends_come_from_the_leaders(fake: FakeCluster, admin: Admin) -> None:
     assert part.ends is None
 
 
+@pytest.mark.parametrize("replaced", [0, 1])
+def test_ends_come_from_the_newest_leaders(
+    fake: FakeCluster, cluster: Cluster, admin: Admin, replaced: int
+) -> None:
+    """A leader that has not heard that it was replaced is asked first, or last."""
+    fake.create("t", partitions=2)
+    where = TopicPartition("t", replaced)
+    admin.describe(["t"])
+    before, after = fake.brokers[replaced], fake.brokers[1 - replaced]
+    before.stop_hearing()
+    fake.hand_over(where, after.broker_id)
+    data = record_batch(numbered(0, 5))
+    fake.append(where, data)
+    cluster.note_silence(after.address)  # so the one before is asked who leads
+    part = admin.describe(["t"])["t"].partitions[replaced]
+    assert part.ends == PartitionEnds(0, 5, 5, len(data))
+    assert cluster.leads(where, after.address)
+
+
 def test_offsets_that_specs_mean(fake: FakeCluster, admin: Admin) -> None:
     fake.create("t", partitions=2)
     for start in (0, 10, 20):  # timestamps 1000 to 1029
