@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from pathlib import Path
@@ -27,14 +28,19 @@ class ForgetfulBroker(BrokerProcess):
         config = self.directory / "broker.toml"
         config.write_text(self._toml(), "utf-8")
         self._ready_file.unlink(missing_ok=True)
-        program = [sys.executable, "-m", "tests.fault.forgetful_broker"]
-        arguments = [str(path) for path in (config, self._ready_file, self._journal)]
-        self._process = spawn([*program, *arguments], output=self.log_file, cwd=ROOT)
+        program = command(config, self._ready_file, self._journal)
+        self._process = spawn(program, output=self.log_file, cwd=ROOT)
 
     def lose_power(self, survival: Survival) -> None:
         """The process is gone, and so is what was not synced, but for what survives."""
         self.kill()
         self._power.strike(survival)
+
+
+def command(config_file: Path, ready_file: Path, journal: Path) -> list[str]:
+    """Returns the command that runs such a broker, in this project's directory."""
+    arguments = [str(path) for path in (config_file, ready_file, journal)]
+    return [sys.executable, "-m", "tests.fault.forgetful_broker", *arguments]
 
 
 def main(config_file: Path, ready_file: Path, journal: Path) -> None:
@@ -48,4 +54,6 @@ def main(config_file: Path, ready_file: Path, journal: Path) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
     main(*map(Path, sys.argv[1:]))

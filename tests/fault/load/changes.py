@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Final
 
 from spark_logbus.client import Admin, Cluster, Producer, RangeReader
@@ -26,7 +27,14 @@ class Changer(Participant):
     is_slow = True
 
     def __init__(
-        self, cluster: Cluster, topic: str, *, brokers: int, moving: bool, replicas: int
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        brokers: int,
+        moving: bool,
+        replicas: int,
+        creating: threading.Lock,
     ) -> None:
         super().__init__("changer")
         self._cluster = cluster
@@ -35,6 +43,7 @@ class Changer(Participant):
         self._brokers = brokers
         self._moving = moving
         self._replicas = replicas
+        self._creating = creating
         self._chance = random.Random(self.name)
 
     def work(self) -> None:
@@ -48,19 +57,27 @@ class Changer(Participant):
             self.stopping.wait(1)
 
     def _create(self) -> bool:
-        """Creates the other topic, unless brokers are away that it needs."""
-        try:
-            self._admin.create_topic(
-                OTHER,
-                partitions=_PARTITIONS,
-                timeout_ms=_TIMEOUT_MS,
-                replicas=self._replicas,
-                if_not_exists=True,
-            )
-        except ConfigError:
-            assert self._replicas > 1, "one broker is enough"
-            return False
+        """Creates the other topic, unless brokers are away that it needs, and waits until all its
+        replicas are in sync."""
+        with self._creating:
+            try:
+                self._admin.create_topic(
+                    OTHER,
+                    partitions=_PARTITIONS,
+                    timeout_ms=_TIMEOUT_MS,
+                    replicas=self._replicas,
+                    if_not_exists=True,
+                )
+            except ConfigError:
+                assert self._replicas > 1, "one broker is enough"
+                return False
+            if self._replicas > 1:
+                wait_until(self._is_in_sync, deadline_s=WAIT_S, message="replicas to be in sync")
         return True
+
+    def _is_in_sync(self) -> bool:
+        described = self._admin.describe([OTHER], ends=False)[OTHER].partitions.values()
+        return all(len(part.in_sync) == self._replicas for part in described)
 
     def _live(self) -> None:
         """One life of the other topic."""

@@ -12,7 +12,10 @@ import pytest
 
 from spark_logbus.client import Cluster
 from spark_logbus.local.cluster import BrokerProcess
-from tests.fault.load.machines import SETTINGS, Machines, points_of_brokers
+from tests.fakes.disk import Survival
+from tests.fault.forgetful_broker import command
+from tests.fault.forgetful_files import PowerLoss
+from tests.fault.load.machines import SETTINGS, Machines, pause, points_of_brokers
 from tests.fault.load.records import WAIT_S
 from tests.servers.hosts import BrokerOnHost, Host, Network
 from tests.servers.kill_points import KillPoints
@@ -29,6 +32,9 @@ _SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 _OF_REPLICAS: Final[Mapping[str, Mapping[str, Any]]] = {
     "replication": {"lag_max_ms": int(1000 * LAG_S), "preferred_after_ms": 2_000}
+}
+_WITHOUT_COMPACTION: Final[Mapping[str, Mapping[str, Any]]] = {
+    "compaction": {"check_interval_ms": 1_000_000_000}
 }
 _BROKERS: Final = (1, 2, 3)
 _ZOOKEEPER: Final = 10
@@ -105,6 +111,20 @@ class MachinesOnHosts(Machines):
             stack.enter_context(self.gone(broker_id))
             yield
 
+    def cut_power(self, *ids: int, survival: Survival, away_s: float = 0) -> None:
+        """Cuts the power of brokers that can lose it, of all at once, and starts them again."""
+        brokers = [self.brokers[broker_id] for broker_id in ids]
+        for broker in brokers:
+            broker.kill()
+        for broker in brokers:
+            assert isinstance(broker, ForgetfulBrokerOnHost)
+            broker.lose_power(survival)
+        pause(away_s)
+        for broker in brokers:
+            broker.launch()
+        for broker in brokers:
+            broker.wait_until_ready()
+
     @contextmanager
     def slow_disks(self, ids: Sequence[int], flush_s: float) -> Iterator[None]:
         with ExitStack() as stack:
@@ -126,13 +146,36 @@ class MachinesOnHosts(Machines):
         self.brokers[broker_id].start()
 
 
+class ForgetfulBrokerOnHost(BrokerOnHost):
+    """A broker whose disk can lose power. Its compaction has to rest: that is another process."""
+
+    def __init__(self, broker_id: int, directory: Path, **rest: Any) -> None:
+        super().__init__(broker_id, directory, **rest)
+        self._journal = directory / "journal"
+        self._power = PowerLoss(directory / "data", self._journal)
+
+    def _prepare(self) -> list[str]:
+        super()._prepare()
+        config = self.directory / "broker.toml"
+        return [*self.host.enter, *command(config, self._ready_file, self._journal)]
+
+    def lose_power(self, survival: Survival) -> None:
+        """Loses what was not synced, but for what survives; for one that was killed."""
+        self._power.strike(survival)
+
+
 @contextmanager
 def machines_on_hosts(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, *, replicas: int
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, replicas: int, power_fails: bool = False
 ) -> Iterator[MachinesOnHosts]:
-    """Starts them all, in a program that runs on a network of its own."""
+    """Starts them all, in a program that runs on a network of its own. Where ``power_fails``, the
+    brokers can lose power, and do not compact."""
     points = points_of_brokers(directory, monkeypatch)
-    settings = merged(SETTINGS, _SETTINGS, _OF_REPLICAS if replicas > 1 else {})
+    settings = merged(
+        SETTINGS, _SETTINGS, _OF_REPLICAS if replicas > 1 else {},
+        _WITHOUT_COMPACTION if power_fails else {},
+    )  # fmt: skip
+    kind = ForgetfulBrokerOnHost if power_fails else BrokerOnHost
     with ExitStack() as stack:
         network = stack.enter_context(Network(directory))
         server = ZooKeeperOnHost(directory / "zookeeper", network.add(_ZOOKEEPER))
@@ -140,7 +183,7 @@ def machines_on_hosts(
         server.start()
         zookeeper = f"{server.address}/logbus"
         brokers = [
-            BrokerOnHost(
+            kind(
                 number, directory / f"broker-{number}",
                 zookeeper=zookeeper, settings=settings, host=network.add(_FIRST_BROKER + number),
             )

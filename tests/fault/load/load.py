@@ -49,12 +49,14 @@ class Load:
         replicas: int,
         writers: Sequence[Writer],
         others: Sequence[Participant],
+        compacting: bool,
     ) -> None:
         partitions = [
             TopicPartition(topic, number)
             for number in Admin(local).describe([topic], ends=False)[topic].partitions
         ]
         self._machines = machines
+        self._compacting = compacting
         self._cluster = local
         self.partitions = partitions
         self.writers: list[Writer] = [
@@ -73,8 +75,9 @@ class Load:
         self._group = [GroupMember(number, local, topic, "shared") for number in (1, 2)]
         self._ends = EndsWatcher(remote, partitions)
         changer = Changer(
-            remote, topic, brokers=len(machines.brokers), moving=moving, replicas=replicas
-        )
+            remote, topic, brokers=len(machines.brokers), moving=moving, replicas=replicas,
+            creating=machines.creating,
+        )  # fmt: skip
         watching: list[Participant] = [
             *self._readers, *self._group, self._ends, changer, self._keyed_reader, *others
         ]  # fmt: skip
@@ -110,7 +113,9 @@ class Load:
         for reader in self._readers:
             reader.check(content)
         check_group(self._group, content)
-        check_compacted(self._cluster, self._keyed_writer, self._keyed_reader)
+        check_compacted(
+            self._cluster, self._keyed_writer, self._keyed_reader, compacting=self._compacting
+        )
         check_ends(self._ends.seen, content, self.writers)
         logger.info(
             "%d records in %d partitions, %d atomic writes, %d of killed writers; all as it "
@@ -132,14 +137,16 @@ def loaded(
     replicas: int = 1,
     writers: Sequence[Writer] = (),
     others: Sequence[Participant] = (),
+    compacting: bool = True,
 ) -> Iterator[Load]:
     """A load on a topic that is there, which gets so many large records before into each of its
     partitions; it begins with ``at_work``. ``writers``, whose numbers are from 10 on, work with
-    it; ``others`` too, and stop after all writers."""
+    it; ``others`` too, and stop after all writers. ``compacting``: brokers do so."""
     with ExitStack() as stack:
         local = stack.enter_context(machines.connect())
         remote = stack.enter_context(machines.connect(local_sockets=False))
         yield Load(
             machines, local, remote, topic, directory,
             filling=filling, moving=moving, replicas=replicas, writers=writers, others=others,
+            compacting=compacting,
         )  # fmt: skip

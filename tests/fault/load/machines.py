@@ -58,6 +58,9 @@ class Machines:
         self.points = points
         #: Brokers that a fault has killed, and will start again.
         self.killed: set[int] = set()
+        #: Held while a topic is created, until all its replicas are in sync, and while a disk is
+        #: lost: before that, the disk of its first leader is all there is of it.
+        self.creating = threading.Lock()
 
     def kill(self, *ids: int, away_s: float = 0) -> None:
         """Kills brokers all at once, and starts them again."""

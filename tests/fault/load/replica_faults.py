@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.model import TopicPartition
+from tests.fakes.disk import NOTHING, DisorderedSurvival, RandomSurvival, Survival
 from tests.fault.load.cluster_on_hosts import LAG_S, SESSION_S, MachinesOnHosts
 from tests.fault.load.machines import pause
 from tests.helpers import frozen
@@ -201,13 +202,35 @@ def two_slow_disks(scene: Scene) -> None:
 
 
 def emptied(scene: Scene) -> None:
-    scene.machines.empty_disk(scene.first)
+    with scene.machines.creating:
+        scene.machines.empty_disk(scene.first)
 
 
 def emptied_and_another_killed(scene: Scene) -> None:
     """The first is not in sync yet when the second is killed."""
-    scene.machines.empty_disk(scene.first)
-    scene.machines.kill(scene.second, away_s=scene.a_while())
+    with scene.machines.creating:
+        scene.machines.empty_disk(scene.first)
+        scene.machines.kill(scene.second, away_s=scene.a_while())
+
+
+def _survival(scene: Scene) -> Survival:
+    """Chooses what of the unsynced reaches the disk: nothing, or some of it."""
+    seed = scene.chance.randrange(1 << 30)
+    return scene.chance.choice([NOTHING, RandomSurvival(seed), DisorderedSurvival(seed)])
+
+
+def powerless(scene: Scene) -> None:
+    survival = _survival(scene)
+    scene.machines.cut_power(scene.first, survival=survival, away_s=scene.a_while())
+
+
+def two_powerless(scene: Scene) -> None:
+    survival = _survival(scene)
+    scene.machines.cut_power(*scene.brokers[:2], survival=survival, away_s=scene.a_while())
+
+
+def all_powerless(scene: Scene) -> None:
+    scene.machines.cut_power(*scene.brokers, survival=_survival(scene), away_s=scene.some_time())
 
 
 def restarted_in_turn(scene: Scene) -> None:
@@ -289,6 +312,9 @@ OF_EACH_KIND: Final[Sequence[Fault]] = [
     zookeeper_killed, killed_with_zookeeper, all_killed, restarted_in_turn,
     _when_another_is_to_lead("elected", other_killed),
 ]  # fmt: skip
+
+#: Faults of brokers that can lose power.
+OF_POWER: Final[Sequence[Fault]] = [all_powerless, powerless, two_powerless]
 
 #: Faults after which another broker leads what the first one did.
 OF_LEADERS: Final[Collection[Fault]] = {

@@ -1,7 +1,8 @@
 """A program that runs rounds of faults against brokers on hosts of their own, under load.
 
-``replicas_program.py directory rounds seed replicas [spark]``, in a network of its own, see
-``tests.servers.hosts``.
+``replicas_program.py directory rounds seed replicas [spark | power]``, in a network of its own, see
+``tests.servers.hosts``. With ``spark`` a query copies the topic; with ``power`` the brokers' disks
+lose it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tests.fault.load.replica_faults import (
     FAULTS,
     OF_EACH_KIND,
     OF_LEADERS,
+    OF_POWER,
     WITH_REPLICAS,
     Fault,
 )
@@ -44,11 +46,16 @@ _FIRST_PROBER: Final = 10
 logger = logging.getLogger("tests.fault.load.replicas_program")
 
 
-def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: bool) -> None:
+def main(
+    directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: bool, of_power: bool
+) -> None:
+    faults = _by_chance(OF_POWER, rounds, seed) if of_power else _faults(rounds, seed, replicas)
     logger.info("%d rounds of seed %d with %d replicas.", rounds, seed, replicas)
     monkeypatch = pytest.MonkeyPatch()
     with ExitStack() as stack:
-        machines = stack.enter_context(machines_on_hosts(directory, monkeypatch, replicas=replicas))
+        machines = stack.enter_context(
+            machines_on_hosts(directory, monkeypatch, replicas=replicas, power_fails=of_power)
+        )
         spark = stack.enter_context(_spark()) if with_spark else None
         cluster = stack.enter_context(machines.connect())
         states = stack.enter_context(states_of(machines))
@@ -61,7 +68,7 @@ def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: 
         load = stack.enter_context(
             loaded(
                 machines, TOPIC, directory, moving=False, replicas=replicas, writers=probers,
-                others=others,
+                others=others, compacting=not of_power,
             )
         )  # fmt: skip
         with load.at_work() as everyone:
@@ -71,7 +78,7 @@ def main(directory: Path, rounds: int, seed: int, replicas: int, *, with_spark: 
                 probers, states=states, replicas=replicas, seed=seed,
             )  # fmt: skip
             try:
-                for number, fault in enumerate(_faults(rounds, seed, replicas)):
+                for number, fault in enumerate(faults):
                     done.run(number, fault)
             except BaseException:
                 logger.exception("A round has failed; seed %d.", seed)  # all others end first
@@ -89,8 +96,12 @@ def _faults(rounds: int, seed: int, replicas: int) -> Sequence[Fault]:
     """Chooses faults, each as often as the others; for a short run one of each kind."""
     if replicas > 1 and rounds <= len(OF_EACH_KIND):
         return OF_EACH_KIND[:rounds]
-    known = [*FAULTS, *WITH_REPLICAS] if replicas > 1 else [*FAULTS]
-    chance = random.Random(seed)
+    return _by_chance([*FAULTS, *WITH_REPLICAS] if replicas > 1 else FAULTS, rounds, seed)
+
+
+def _by_chance(faults: Sequence[Fault], rounds: int, seed: int) -> Sequence[Fault]:
+    """Chooses each as often as the others."""
+    known, chance = [*faults], random.Random(seed)
     chosen: list[Fault] = []
     while len(chosen) < rounds:
         chance.shuffle(known)
@@ -111,4 +122,5 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("tests.fault").setLevel(logging.INFO)
     place, *numbers = sys.argv[1:5]
-    main(Path(place), *map(int, numbers), with_spark="spark" in sys.argv[5:])
+    words = sys.argv[5:]
+    main(Path(place), *map(int, numbers), with_spark="spark" in words, of_power="power" in words)
