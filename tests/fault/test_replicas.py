@@ -56,6 +56,15 @@ def test_clients_of_replicas_notice_nothing_of_many_faults(tmp_path: Path) -> No
     run(tmp_path, ROUNDS, SEED, REPLICAS, "spark")
 
 
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(3, marks=pytest.mark.long), pytest.param(60, marks=pytest.mark.slow)]
+)
+@pytest.mark.timeout(3_600)
+def test_clients_of_replicas_lose_nothing_with_the_power(tmp_path: Path, rounds: int) -> None:
+    """One broker, two or all at once lose what was not synced."""
+    run(tmp_path, rounds, SEED, REPLICAS, "power")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_clients_notice_no_faults_of_single_copies(tmp_path: Path) -> None:
