@@ -153,7 +153,10 @@ class FollowedLog:
         if result.diverges is not None:
             self._cut_back(result.diverges, result.log_start_offset)
             return
-        if result.log_start_offset > self.log.ends().log_end_offset:
+        ends = self.log.ends()
+        if result.log_start_offset > ends.log_end_offset:
+            if self._may_be_last:
+                self._tell_cut(ends.log_start_offset, ends.log_end_offset)
             self._start_over(result.log_start_offset)
             return
         if result.go_on_at is not None:
@@ -272,12 +275,11 @@ class FollowedLog:
         was not in sync, or has lost its disk."""
         state = self.wanted.state
         committed = 0 if state is None else state.committed or 0
-        given_up = None if state is None else state.given_up
         what = (
             f"Broker {self.leader}, which leads it in epoch {self.leader_epoch}, has none of them"
         )
         where = self.topic_partition
-        if given_up is not None and self.log.epochs.latest <= given_up:
+        if self._may_be_last:
             logger.error(
                 "The records of %s from offset %d up to %d are cut off here. %s: it was elected "
                 "though it was not in sync, or went on with a log that was given up. They may have "
@@ -310,9 +312,23 @@ class FollowedLog:
         self._unflushed_bytes = 0
         self._told_watermarks.clear()
 
+    @property
+    def _may_be_last(self) -> bool:
+        """True if the log may have what the leader has lost: that was given up, or was elected
+        though it was not in sync, after all that is here. So it may be for a copy, too."""
+        state, log = self.wanted.state, self.log
+        return (
+            state is not None
+            and state.given_up is not None
+            and log.epochs.latest <= state.given_up
+            and log.ends().log_end_offset > log.ends().log_start_offset
+        )
+
     def _keeps_files(self, log_start: int) -> bool:
-        """True for a log that is not known to be a copy, unless all that is in it has expired with
-        the leader, which was never given up."""
+        """True for a log that may have what the leader has lost, or is not known to be a copy,
+        unless all that is in it has expired with the leader, which was never given up."""
+        if self._may_be_last:
+            return True
         if self.is_copy:
             return False
         state = self.wanted.state

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from spark_logbus.cli.admin.following_up import not_followed
 from spark_logbus.cli.admin.moves_shown import BROKERS
 from spark_logbus.cli.options import (
     DEFAULT_ZOOKEEPER,
@@ -18,15 +18,12 @@ from spark_logbus.cli.options import (
     connected,
 )
 from spark_logbus.cli.output import NUMBER, Column, Console, Kind, Table, console
-from spark_logbus.clock import SystemClock
 from spark_logbus.plurals import plural
 
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster
     from spark_logbus.client.admin.unclean_elections import UncleanPlan, UncleanRow
 
-_LED_WITHIN_S: Final = 30.0
-_LOOK_EVERY_S: Final = 0.2
 # Offsets by broker.
 _ENDS: Final = Kind(
     lambda ends: ", ".join(f"{each}: {end:,}" for each, end in ends.items()),
@@ -156,22 +153,23 @@ def _dry_run(plan: UncleanPlan) -> str:
 
 def _unserved(admin: Admin, name: str, plan: UncleanPlan, out: Console) -> list[UncleanRow]:
     """Waits for the brokers, and says what is served again; returns what is not in time."""
-    clock, pause = SystemClock(), threading.Event()
-    deadline = clock.monotonic() + _LED_WITHIN_S
-    left = list(plan.rows)
-    while left and clock.monotonic() < deadline:
-        served = admin.describe([name])[name].partitions
-        for row in list(left):
-            part = served[row.topic_partition.partition]
-            if part.leader_id == row.elected and part.ends is not None:
-                left.remove(row)
-                out.print(
-                    f"{row.topic_partition} is led by broker {row.elected}. It has what it had up "
-                    f"to offset {row.lost_from:,}, and goes on at {row.goes_on_at:,}."
-                )
-        if left:
-            pause.wait(_LOOK_EVERY_S)
-    return left
+
+    def look(left: Collection[UncleanRow]) -> list[UncleanRow]:
+        parts = admin.describe([name])[name].partitions
+        served = [
+            row
+            for row in left
+            if (part := parts[row.topic_partition.partition]).leader_id == row.elected
+            and part.ends is not None
+        ]
+        for row in served:
+            out.print(
+                f"{row.topic_partition} is led by broker {row.elected}. It has what it had up to "
+                f"offset {row.lost_from:,}, and goes on at {row.goes_on_at:,}."
+            )
+        return served
+
+    return not_followed(plan.rows, look)
 
 
 def _plan_table(name: str, plan: UncleanPlan) -> Table:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_logbus.cli.admin.following_up import not_followed
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Execute, Topic, ZooKeeper
 from spark_logbus.cli.output import NUMBER, Column, Console, Table, console
-from spark_logbus.clock import SystemClock
 
 if TYPE_CHECKING:
     from spark_logbus.offsets.give_up import GiveUpPlan, GiveUpRow
     from spark_logbus.zookeeper import Session
-
-_FOLLOWED_WITHIN_S = 30.0
-_LOOK_EVERY_S = 0.2
 
 
 def give_up(
@@ -89,26 +86,25 @@ def _dry_run(plan: GiveUpPlan) -> str:
 
 
 def _unfollowed(name: str, plan: GiveUpPlan, session: Session, out: Console) -> list[GiveUpRow]:
-    """Wait for the brokers, and say what is served again; what is not in time."""
+    """Waits for the brokers, and says what is served again; returns what is not in time."""
     from spark_logbus.coordination.cluster.partition_states import PartitionStates
     from spark_logbus.offsets.give_up import is_followed
 
-    clock, pause, partition_states = SystemClock(), threading.Event(), PartitionStates(session)
-    deadline = clock.monotonic() + _FOLLOWED_WITHIN_S
-    left = list(plan.rows)
-    while left and clock.monotonic() < deadline:
+    partition_states = PartitionStates(session)
+
+    def look(left: Collection[GiveUpRow]) -> list[GiveUpRow]:
         states = partition_states.states(name)
-        for row in [row for row in left if is_followed(row, states)]:
-            left.remove(row)
+        followed = [row for row in left if is_followed(row, states)]
+        for row in followed:
             start = states[row.topic_partition.partition].end or 0
             kept = row.kept_end
             out.print(
                 f"{row.topic_partition} is served again, from offset {start:,} on"
                 f"{'' if kept is None else f', with what it has up to offset {kept:,}'}."
             )
-        if left:
-            pause.wait(_LOOK_EVERY_S)
-    return left
+        return followed
+
+    return not_followed(plan.rows, look)
 
 
 def _plan_table(name: str, plan: GiveUpPlan) -> Table:

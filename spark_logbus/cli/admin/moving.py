@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -51,6 +51,15 @@ Throttle = Annotated[
 NoWait = Annotated[
     bool, typer.Option("--no-wait", help="Leave the brokers to it, without showing how far it is.")
 ]
+
+
+class Manner(NamedTuple):
+    """Options of all commands that move partitions."""
+
+    throttle: int
+    execute: bool
+    wait: bool
+    as_json: bool
 
 
 def move(
@@ -119,10 +128,9 @@ def move(
         brokers = _ids(to)
         placement = read_placement(admin, cluster)
         plan = plan_move(placement, about, partition or (), brokers)
-        _carry_out(
-            admin, cluster, plan, throttle, execute=execute, wait=not no_wait, as_json=as_json,
-            nothing="Nothing to move: all of these partitions are there, or on their way.",
-        )  # fmt: skip
+        nothing = "Nothing to move: all of these partitions are there, or on their way."
+        manner = Manner(throttle, execute, not no_wait, as_json)
+        _carry_out(admin, cluster, plan, manner, nothing=nothing)
 
 
 def drain(
@@ -168,10 +176,9 @@ def drain(
 
             mark_drained(cluster, broker)
             plan = admin.plan_drain(broker)
-        _carry_out(
-            admin, cluster, plan, throttle, execute=execute, wait=not no_wait, as_json=as_json,
-            nothing=f"Nothing to move: broker {broker} has no partition that is not on its way.",
-        )  # fmt: skip
+        nothing = f"Nothing to move: broker {broker} has no partition that is not on its way."
+        manner = Manner(throttle, execute, not no_wait, as_json)
+        _carry_out(admin, cluster, plan, manner, nothing=nothing)
         if execute and not no_wait:
             _tell_drained(admin, broker, as_json=as_json)
 
@@ -213,33 +220,20 @@ def rebalance(
 
     with connected(zookeeper) as cluster:
         admin = Admin(cluster)
-        _carry_out(
-            admin, cluster, admin.plan_rebalance(), throttle, execute=execute, wait=not no_wait,
-            as_json=as_json, nothing="Nothing to move: the brokers are level.",
-        )  # fmt: skip
+        nothing = "Nothing to move: the brokers are level."
+        manner = Manner(throttle, execute, not no_wait, as_json)
+        _carry_out(admin, cluster, admin.plan_rebalance(), manner, nothing=nothing)
 
 
-def change_replicas(
-    topic: str,
-    replicas: int,
-    throttle: int,
-    *,
-    execute: bool,
-    wait: bool,
-    zookeeper: str,
-    as_json: bool,
-) -> None:
+def change_replicas(topic: str, replicas: int, manner: Manner, *, zookeeper: str) -> None:
     """Gives the partitions of a topic another number of replicas, by moves."""
     from spark_logbus.client import Admin
 
     with connected(zookeeper) as cluster:
         admin = Admin(cluster)
-        _carry_out(
-            admin, cluster, admin.plan_replicas(topic, replicas), throttle, execute=execute,
-            wait=wait, as_json=as_json,
-            nothing=f"Nothing to do: each partition of {topic} has "
-            f"{plural(replicas, 'replica')}, or is to have.",
-        )  # fmt: skip
+        has = f"{plural(replicas, 'replica')}, or is to have"
+        nothing = f"Nothing to do: each partition of {topic} has {has}."
+        _carry_out(admin, cluster, admin.plan_replicas(topic, replicas), manner, nothing=nothing)
 
 
 def _ids(text: str) -> list[int]:
@@ -268,13 +262,11 @@ def _carry_out(
     admin: Admin,
     cluster: Cluster,
     plan: MovePlan,
-    throttle: int,
+    manner: Manner,
     *,
-    execute: bool,
-    wait: bool,
-    as_json: bool,
     nothing: str,
 ) -> None:
+    throttle, execute, wait, as_json = manner
     out = console(stderr=as_json)
     if plan.moves or as_json:
         plan_table(plan).print(as_json=as_json)

@@ -13,7 +13,7 @@ from spark_logbus.cli.admin.electing import elect
 from spark_logbus.cli.admin.expiring import expiring
 from spark_logbus.cli.admin.give_up import give_up
 from spark_logbus.cli.admin.moves_shown import move_fields, moved_so_far
-from spark_logbus.cli.admin.moving import NoWait, Throttle, change_replicas, move
+from spark_logbus.cli.admin.moving import Manner, NoWait, Throttle, change_replicas, move
 from spark_logbus.cli.admin.quantities import in_units, topic_config
 from spark_logbus.cli.admin.schema_files import read_schema
 from spark_logbus.cli.completion import subject_names
@@ -409,10 +409,8 @@ def alter(
     if replicas is not None:
         if other:
             raise typer.BadParameter("change --replicas by itself, as it takes a while.")
-        change_replicas(
-            name, replicas, throttle, execute=execute, wait=not no_wait, zookeeper=zookeeper,
-            as_json=as_json,
-        )  # fmt: skip
+        manner = Manner(throttle, execute, not no_wait, as_json)
+        change_replicas(name, replicas, manner, zookeeper=zookeeper)
         return
     if execute or no_wait:
         raise typer.BadParameter("--execute and --no-wait are for --replicas.")

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import json
+import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig
+from spark_logbus.client import (
+    Admin,
+    AtomicWrites,
+    Cluster,
+    Consumer,
+    ConsumerConfig,
+    WriteIdentity,
+)
 from spark_logbus.errors import InvalidRequestError, OffsetOutOfRangeError
 from spark_logbus.lost_ends import go_on_at
-from spark_logbus.model import Acks, Latest
+from spark_logbus.model import Acks, BrokerAddress, Latest
+from spark_logbus.record.stage_id import WRITE_BITS
 from tests.helpers import wait_until
-from tests.integration.broker.test_elections import ALL, CONFIG, T0, Brokers, create, send
+from tests.integration.broker.test_elections import (
+    ALL,
+    CONFIG,
+    T0,
+    Brokers,
+    create,
+    numbers,
+    send,
+)
+from tests.integration.broker.test_replicas import stage
 from tests.servers.broker import SESSION_MS
 from tests.servers.command import command_at
 
@@ -124,7 +143,7 @@ def test_an_operator_has_a_broker_elected_that_lacks_records(
     assert numbers_around_the_loss(cluster, 250, 50) == [*range(250), *range(1000, 1050)]
 
 
-def _running(cluster: Cluster) -> list:  # type: ignore[type-arg]
+def _running(cluster: Cluster) -> list[BrokerAddress]:
     cluster.invalidate("t")
     Admin(cluster).describe(["t"], ends=False)
     return cluster.brokers
@@ -159,3 +178,80 @@ def test_a_topic_that_allows_it_is_led_by_the_broker_with_the_longest_log(
 
 def _assigned(cluster: Cluster) -> tuple[int, ...]:
     return Admin(cluster).describe(["t"], ends=False)["t"].partitions[0].replicas
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["emptied", "restored"])
+def test_a_replicated_partition_whose_last_log_in_sync_is_lost_is_given_up(
+    brokers: Brokers,
+    cluster: Cluster,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    restored: bool,
+) -> None:
+    """The others, which were not in sync and run, follow what goes on: empty, or a backup that has
+    less than they."""
+    leader = create(brokers, cluster)
+    others = sorted({*ALL} - {leader})
+    data, backup = brokers.processes[leader].directory / "data", tmp_path / "backup"
+    send(cluster, range(50))
+    if restored:
+        brokers.processes[leader].kill()
+        shutil.copytree(data, backup, ignore=shutil.ignore_patterns("*.sock"))
+        brokers.start(leader)
+        brokers.wait_until_in_sync(*ALL)
+        assert Admin(cluster).elect_preferred("t") == {0: None}
+        brokers.wait_until_led(by=leader)
+    send(cluster, range(50, 100))
+    for each in others:
+        brokers.processes[each].kill()
+    brokers.wait_until_in_sync(leader)
+    wait_until(lambda: (brokers.state().end or 0) >= 100, message="the end is noted")
+    brokers.empty_disk(leader)
+    if restored:
+        shutil.copytree(backup, data)
+    brokers.start(*others, leader)
+    wait_until(lambda: brokers.state().refused, message="the leader refuses its log")
+    logbus = command_at(brokers.zookeeper, capfd, monkeypatch)
+    done = logbus("topics", "give-up", "t", "--execute")
+    assert done.code == 0, done
+    behind = go_on_at(100)
+    brokers.wait_until_led(by=leader)
+    brokers.wait_until_in_sync(*ALL)
+    send(cluster, range(1000, 1010))
+    brokers.processes[leader].kill()
+    brokers.wait_until_led(not_by=leader)
+    if restored:
+        assert numbers_around_the_loss(cluster, 50, 10) == [*range(50), *range(1000, 1010)]
+        assert "from offset 50 up to 100 are cut off here" in log_of(brokers, others[0])
+    else:
+        assert numbers(cluster, 10) == [*range(1000, 1010)]
+        aside = [each.name for each in (brokers.processes[others[0]].directory / "data").iterdir()]
+        assert [each for each in aside if each.endswith(".stray")], "what it had is kept"
+    assert Admin(cluster).list_offsets({T0: Latest()}) == {T0: behind + 10}
+
+
+def test_a_decided_write_that_the_elected_broker_has_not_is_told_and_hides_nothing(
+    brokers: Brokers, cluster: Cluster
+) -> None:
+    leader = create(brokers, cluster)
+    second, third = sorted({*ALL} - {leader})
+    send(cluster, range(10))
+    brokers.processes[third].kill()
+    brokers.wait_until_in_sync(leader, second)
+    writes, write = AtomicWrites(cluster), secrets.randbits(WRITE_BITS)
+    identity = WriteIdentity(writer="me", version=1)
+    decision = writes._decision(identity, write, [stage(cluster, "t", write, 1, range(0, 180, 3))])
+    promises = writes._prepare(identity, decision)
+    assert writes._decide(identity, decision, promises, None) is None
+    for each in (leader, second):  # before anybody has it published
+        brokers.processes[each].kill()
+    brokers.start(third)
+    wait_until(lambda: [each.broker_id for each in _running(cluster)] == [third])
+    assert len(Admin(cluster).elect_unclean("t", execute=True).rows) == 1
+    brokers.wait_until_led(by=third)
+    told = f"The write {write} of me was committed, and cannot be published in t-0"
+    wait_until(lambda: told in log_of(brokers, third), message="the loss is told")
+    Admin(cluster).alter_topic("t", put={"min.insync.replicas": "1"})
+    send(cluster, range(1000, 1005))
+    assert numbers_around_the_loss(cluster, 10, 5) == [*range(10), *range(1000, 1005)]

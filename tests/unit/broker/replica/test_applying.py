@@ -443,6 +443,25 @@ def test_a_replica_of_which_all_has_expired_begins_anew(
     assert world.copy.ends().log_end_offset == 25
 
 
+@pytest.mark.parametrize(("given_up", "keeps"), [(None, False), (5, False), (6, True)])
+def test_a_copy_is_kept_that_may_have_what_its_leader_has_lost(
+    world: World, caplog: pytest.LogCaptureFixture, given_up: int | None, keeps: bool
+) -> None:
+    """The log of its leader was given up whole, and its own may be the last that has its records:
+    but not one that has all from the leader of now."""
+    world.follow(is_copy=True, wanted=assigned(given_up=given_up))
+    world.copy.append_as_leader(record_batch(10), leader_epoch=6)
+    world.copy.flush()
+    parent = world.copy.directory.parent
+    with caplog.at_level(logging.ERROR):
+        world.pull(log_start_offset=20)
+    assert world.copy.ends().log_start_offset == 20
+    assert any("stray" in each.name for each in parent.iterdir()) == keeps
+    assert ("from offset 0 up to 10 are cut off here" in caplog.text) == keeps
+    world.pull(log_start_offset=40)
+    assert sum("stray" in each.name for each in parent.iterdir()) == keeps, "nothing was in it"
+
+
 def test_the_watermark_jumps_to_one_of_the_leaders(world: World) -> None:
     """The watermark rests in between, where an atomic write may lie of which the log has a part."""
     world.lead(10, 10, 10)
