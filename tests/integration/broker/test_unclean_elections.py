@@ -189,8 +189,8 @@ def test_a_replicated_partition_whose_last_log_in_sync_is_lost_is_given_up(
     tmp_path: Path,
     restored: bool,
 ) -> None:
-    """The others, which were not in sync and run, follow what goes on: empty, or a backup that has
-    less than they."""
+    """Brokers that run and were not in sync follow what goes on: empty, or a backup that has less
+    than they."""
     leader = create(brokers, cluster)
     others = sorted({*ALL} - {leader})
     data, backup = brokers.processes[leader].directory / "data", tmp_path / "backup"
