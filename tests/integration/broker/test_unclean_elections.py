@@ -23,36 +23,25 @@ from spark_logbus.lost_ends import go_on_at
 from spark_logbus.model import Acks, BrokerAddress, Latest
 from spark_logbus.record.stage_id import WRITE_BITS
 from tests.helpers import wait_until
-from tests.integration.broker.test_elections import (
-    ALL,
-    CONFIG,
-    T0,
-    Brokers,
-    create,
-    numbers,
-    send,
-)
+from tests.integration.broker.test_elections import create
 from tests.integration.broker.test_replicas import stage
-from tests.servers.broker import SESSION_MS
 from tests.servers.command import command_at
+from tests.servers.replicas import T0, BrokerProcesses, numbers, send
 
+BROKERS = (1, 2, 3)
 #: Offset at which partitions go on that have lost less than a million million records.
 BEHIND = go_on_at(1)
 
 
 @pytest.fixture
-def brokers(tmp_path: Path, chroot: str) -> Iterator[Brokers]:
-    three = Brokers(tmp_path, chroot, session_ms=SESSION_MS)
-    try:
-        three.start(*ALL)
-        yield three
-    finally:
-        three.stop()
+def brokers(processes: BrokerProcesses) -> BrokerProcesses:
+    processes.restore()
+    return processes
 
 
 @pytest.fixture
-def cluster(brokers: Brokers) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as cluster:
+def cluster(brokers: BrokerProcesses) -> Iterator[Cluster]:
+    with brokers.connect() as cluster:
         yield cluster
 
 
@@ -79,19 +68,19 @@ def numbers_around_the_loss(cluster: Cluster, before: int, after: int) -> list[i
         return found + read_on(consumer, after)
 
 
-def log_of(brokers: Brokers, broker: int) -> str:
+def log_of(brokers: BrokerProcesses, broker: int) -> str:
     return (brokers.processes[broker].directory / "broker.out").read_text()
 
 
 def test_an_operator_has_a_broker_elected_that_lacks_records(
-    brokers: Brokers,
+    brokers: BrokerProcesses,
     cluster: Cluster,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logbus = command_at(brokers.zookeeper, capfd, monkeypatch)
     leader = create(brokers, cluster)
-    second, third = sorted({*ALL} - {leader})
+    second, third = sorted({*BROKERS} - {leader})
     send(cluster, range(250))
     brokers.processes[third].kill()
     brokers.wait_until_in_sync(leader, second)
@@ -131,7 +120,7 @@ def test_an_operator_has_a_broker_elected_that_lacks_records(
 
     # What those that come back have more is cut off, and told.
     brokers.start(leader, second)
-    brokers.wait_until_in_sync(*ALL)
+    brokers.wait_until_in_sync(*BROKERS)
     for each in (leader, second):
         assert "The records of t-0 from offset 250 up to 400 are cut off here" in (
             log_of(brokers, each)
@@ -150,7 +139,7 @@ def _running(cluster: Cluster) -> list[BrokerAddress]:
 
 
 def test_a_topic_that_allows_it_is_led_by_the_broker_with_the_longest_log(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokerProcesses, cluster: Cluster
 ) -> None:
     leader = create(brokers, cluster)
     Admin(cluster).alter_topic(
@@ -171,7 +160,7 @@ def test_a_topic_that_allows_it_is_led_by_the_broker_with_the_longest_log(
     send(cluster, range(1000, 1010))
     assert numbers_around_the_loss(cluster, 200, 10) == [*range(200), *range(1000, 1010)]
     brokers.start(leader)
-    brokers.wait_until_in_sync(*ALL)
+    brokers.wait_until_in_sync(*BROKERS)
     assert "as its topic has unclean.leader.election=true" in log_of(brokers, longer)
     assert "from offset 200 up to 300 are cut off here" in log_of(brokers, leader)
 
@@ -182,7 +171,7 @@ def _assigned(cluster: Cluster) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("restored", [False, True], ids=["emptied", "restored"])
 def test_a_replicated_partition_whose_last_log_in_sync_is_lost_is_given_up(
-    brokers: Brokers,
+    brokers: BrokerProcesses,
     cluster: Cluster,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -192,14 +181,14 @@ def test_a_replicated_partition_whose_last_log_in_sync_is_lost_is_given_up(
     """Brokers that run and were not in sync follow what goes on: empty, or a backup that has less
     than they."""
     leader = create(brokers, cluster)
-    others = sorted({*ALL} - {leader})
-    data, backup = brokers.processes[leader].directory / "data", tmp_path / "backup"
+    others = sorted({*BROKERS} - {leader})
+    data, backup = brokers.data(leader), tmp_path / "backup"
     send(cluster, range(50))
     if restored:
         brokers.processes[leader].kill()
         shutil.copytree(data, backup, ignore=shutil.ignore_patterns("*.sock"))
         brokers.start(leader)
-        brokers.wait_until_in_sync(*ALL)
+        brokers.wait_until_in_sync(*BROKERS)
         assert Admin(cluster).elect_preferred("t") == {0: None}
         brokers.wait_until_led(by=leader)
     send(cluster, range(50, 100))
@@ -217,7 +206,7 @@ def test_a_replicated_partition_whose_last_log_in_sync_is_lost_is_given_up(
     assert done.code == 0, done
     behind = go_on_at(100)
     brokers.wait_until_led(by=leader)
-    brokers.wait_until_in_sync(*ALL)
+    brokers.wait_until_in_sync(*BROKERS)
     send(cluster, range(1000, 1010))
     brokers.processes[leader].kill()
     brokers.wait_until_led(not_by=leader)
@@ -226,16 +215,16 @@ def test_a_replicated_partition_whose_last_log_in_sync_is_lost_is_given_up(
         assert "from offset 50 up to 100 are cut off here" in log_of(brokers, others[0])
     else:
         assert numbers(cluster, 10) == [*range(1000, 1010)]
-        aside = [each.name for each in (brokers.processes[others[0]].directory / "data").iterdir()]
-        assert [each for each in aside if each.endswith(".stray")], "what it had is kept"
+        aside = [*brokers.data(others[0]).glob(f"*{brokers.topic().id}*.stray")]
+        assert len(aside) == 1, "what it had is kept"
     assert Admin(cluster).list_offsets({T0: Latest()}) == {T0: behind + 10}
 
 
 def test_a_decided_write_that_the_elected_broker_has_not_is_told_and_hides_nothing(
-    brokers: Brokers, cluster: Cluster
+    brokers: BrokerProcesses, cluster: Cluster
 ) -> None:
     leader = create(brokers, cluster)
-    second, third = sorted({*ALL} - {leader})
+    second, third = sorted({*BROKERS} - {leader})
     send(cluster, range(10))
     brokers.processes[third].kill()
     brokers.wait_until_in_sync(leader, second)
