@@ -25,7 +25,7 @@ _NEW_AFTER_S: Final = 600.0
 
 
 class _Tries(NamedTuple):
-    count: int = 0
+    number: int = 0
     last_at: float = -math.inf
 
 
@@ -45,11 +45,11 @@ class Reopening:
         tries = self._tries.get(where, _Tries())
         if now - tries.last_at >= _NEW_AFTER_S:
             tries = _Tries()
-        if tries.count and now < tries.last_at + _AGAIN.pause_s(tries.count):
+        if tries.number and now < tries.last_at + _AGAIN.pause_s(tries.number):
             raise StorageError(
                 f"The log of {where} is opened again later. It went offline: {log.offline}"
             )
-        self._tries[where] = _Tries(tries.count + 1, now)
+        self._tries[where] = _Tries(tries.number + 1, now)
         return log.replaced_by(
             lambda known: self._directories.open(where, known, config=config, clean=False)
         )

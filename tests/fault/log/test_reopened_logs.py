@@ -29,9 +29,7 @@ def failing(broker: Broker, disk: SimulatedDisk) -> PartitionLog:
 
 
 def refuse_flushes(disk: SimulatedDisk) -> None:
-    disk.refuse = lambda done, path: (  # type: ignore[assignment]
-        errno.EIO if done == "sync" and path == SEGMENT else None
-    )
+    disk.refuse = lambda done, path: errno.EIO if done == "sync" and path == SEGMENT else None
 
 
 def works_again(disk: SimulatedDisk) -> None:

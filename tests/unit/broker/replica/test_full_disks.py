@@ -62,7 +62,7 @@ def test_a_lead_that_comes_back_to_a_full_disk_goes_less_and_less_often(tmp_path
         logs.lead(T0)
         led = logs.here.led[T0]
         refuses(logs, led)
-        gone = []
+        gone: list[int] = []
         for second in range(1_200):
             if full.due({T0: led} if not gone or second - gone[-1] > 1 else {}):
                 gone.append(second)

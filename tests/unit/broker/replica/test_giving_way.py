@@ -53,9 +53,9 @@ def led_here(here: Replicated, *in_sync: int, partitions: int = 1) -> None:
     wait_until(lambda: len(here.replica_manager.led()) == partitions)
     for where, led in here.replica_manager.led().items():
         led.log.append_as_leader(record_batch(5), leader_epoch=led.leader_epoch)
-        state = here.topics.known[where]
-        assert isinstance(state, PartitionState)
-        here.tell_state(msgspec.structs.replace(state, in_sync=list(in_sync)), where)
+        now = here.topics.known[where]
+        assert isinstance(now, PartitionState)
+        here.tell_state(msgspec.structs.replace(now, in_sync=list(in_sync)), where)
     here.logs.flush()
 
 
