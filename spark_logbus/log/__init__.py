@@ -7,6 +7,7 @@ moves that. No sockets, no Arrow, no ZooKeeper.
 
 from spark_logbus.log.append_info import LogAppendInfo, LogEnds
 from spark_logbus.log.compaction.log_compaction import CompactionGroup, CompactionPlan
+from spark_logbus.log.compaction.notes import PurgedLog
 from spark_logbus.log.compaction.swap import index_cleaned
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.directory import LogDirectory
@@ -47,6 +48,7 @@ __all__ = [
     "LogSlice",
     "MovedLog",
     "PartitionLog",
+    "PurgedLog",
     "RecoveryProgress",
     "StagedAppend",
     "StagedBy",

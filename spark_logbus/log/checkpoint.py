@@ -226,8 +226,13 @@ def write_cleanings(files: FileSystem, directory: Path, history: Iterable[Cleane
 
 def read_cleanings(files: FileSystem, directory: Path) -> tuple[CleanedUpTo, ...]:
     """Reads the log's history of compactions; empty when the file is missing or damaged."""
-    lines = read_checksummed_file(files, directory / names.COMPACTION, _COMPACTION_TITLE)
-    return tuple(CleanedUpTo(*map(int, line.split(" "))) for line in lines or ())
+    path = directory / names.COMPACTION
+    lines = read_checksummed_file(files, path, _COMPACTION_TITLE)
+    try:
+        return tuple(CleanedUpTo(*map(int, line.split(" "))) for line in lines or ())
+    except (TypeError, ValueError) as error:
+        logger.warning("%s is not as logbus writes it and is ignored: %s.", path, error)
+        return ()
 
 
 def write_lost_offsets(files: FileSystem, directory: Path, lost: Iterable[LostOffsets]) -> None:

@@ -19,6 +19,7 @@ from spark_logbus.errors import (
 from spark_logbus.log.append_info import AppendTotals, LogAppendInfo, LogEnds
 from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.compaction.log_compaction import LogCompaction
+from spark_logbus.log.compaction.notes import CompactionNotes
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.disk.filesystem import storage_error
 from spark_logbus.log.disk.flushed_file import OnFlushed
@@ -61,6 +62,7 @@ class PartitionLog:
         view: LogView,
         producers: ProducerStateManager,
         epochs: LeaderEpochs,
+        compaction_notes: CompactionNotes,
         log_id: str | None,
         is_copy: bool = False,
         config: LogConfig,
@@ -105,6 +107,7 @@ class PartitionLog:
         self.compaction = LogCompaction(
             self._state,
             self._writer,
+            compaction_notes,
             directory,
             files=environment.files,
             pool=environment.pool,

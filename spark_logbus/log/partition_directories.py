@@ -25,6 +25,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
+from spark_logbus.log.compaction.notes import CompactionNotes, recover_notes
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import (
@@ -292,6 +293,7 @@ class PartitionDirectories:
             view=LogView.flushed((), active, log_start_offset=base_offset),
             producers=ProducerStateManager(topic_partition, self._environment.producers),
             epochs=LeaderEpochs(self._files, directory),
+            compaction_notes=CompactionNotes(self._files, directory),
             log_id=spec.metadata.log_id,
             is_copy=spec.follows,
             config=spec.config,
@@ -453,6 +455,7 @@ class PartitionDirectories:
                 epochs = recover_epochs(
                     self._files, directory, view, expected=metadata.log_id is not None
                 )
+                notes = recover_notes(self._files, directory, end=view.active.metadata.end_offset)
                 staged = recover_staged(metadata.topic_partition, directory, self._environment)
                 is_copy = checkpoints.is_marked_copy(self._files, directory)
             except (OSError, StorageError):
@@ -466,6 +469,7 @@ class PartitionDirectories:
             view=view,
             producers=producers,
             epochs=epochs,
+            compaction_notes=notes,
             log_id=metadata.log_id,
             is_copy=is_copy,
             config=config,

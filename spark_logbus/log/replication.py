@@ -36,6 +36,7 @@ class LogReplication:
         self._lock = threading.Lock()  # for assignments only
         self._waiting: DueHeap[_Waiting] = DueHeap()
         self._is_known = False  # how much of what was on the disk at first is replicated
+        self._assumed_end = 0  # what was taken for replicated then
         self._ended: LogbusError | None = None
         self._truncations = writer.truncations
         state.on_progress = self._notify
@@ -44,6 +45,13 @@ class LogReplication:
     def end(self) -> int:
         """End of what is replicated. No rule that was asked before the call answers after it."""
         return self._state.settled_replicated_end()
+
+    @property
+    def known_end(self) -> int:
+        """End of what is known to be replicated of just these records, since leaders told so; 0 for
+        a log of which nobody has told since it was opened."""
+        end = self._state.settled_replicated_end()
+        return end if self._is_known and end > self._assumed_end else 0
 
     def begin(self, replicated_end: int | None) -> None:
         """Have it known how much of a log is replicated that was opened, and that nobody has read:
@@ -56,6 +64,7 @@ class LogReplication:
         if is_first and replicated_end is not None:
             with storage_errors("read from", self._writer.directory):
                 self._state.lower_high_watermark(replicated_end)
+            self._assumed_end = self.end
 
     def end_waiting(self, error: LogbusError) -> None:
         """Give those who wait an ``error``, now and until ``begin``: the log is not led here any

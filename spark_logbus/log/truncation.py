@@ -16,7 +16,8 @@ A crash may come at any step, so they go in this order, each on disk before the 
     4  segments   those behind the cut, the last one first, so that no gap is ever left
     5  the cut    rename, or truncate
     6  notes      the ranges of lost offsets behind the cut, then the leader epochs that begin
-                  there; recovery does both too, as nothing was appended since
+                  there, then the end of purged tombstones; recovery does these too, as nothing
+                  was appended since
 
 Up to 3 the log is as before, and a disk that refuses has done nothing. After it the log ends at
 some earlier place each time, at a record batch; and is cut to the end by the same call again. When
@@ -130,6 +131,7 @@ class LogTruncation:
                 return tail.end_offset
             self._check_start(offset)
             cut = self._find(offset)
+            self._check_start(cut.at.offset)
             self._check(cut, below_watermark=below_watermark)
             self._truncate(cut, tail, producers)
         self._writer.notify()
@@ -229,6 +231,7 @@ class LogTruncation:
 
         self._writer.finish_truncation(sync)
         self._epochs.cut(end)
+        self._compaction.notes.was_cut(end)
 
     def _new_active(self, cut: _Cut, *, in_place: bool) -> ActiveSegment:
         """The segment that is cut, as the active one, before that is done to its file; or a copy

@@ -43,6 +43,7 @@ def read_partition(
 ) -> ReplicaRead:
     """Fills ``result`` in, and reads at most ``room`` bytes, unless they are the ``first`` of an
     answer. ``hands_over``: the leader waits for the follower to have everything."""
+    result.clean_end = log.compaction.notes.clean_end  # before anything is read that it is told of
     ends, start = log.ends(), log.first_offset
     result.log_start_offset, result.log_end = start, ends.log_end_offset
     result.high_watermark = ends.high_watermark
@@ -60,6 +61,7 @@ def read_partition(
         if found is not None and (first or found.length <= room):
             slices.append(found)
             result.length = found.length
+        result.purged_end = log.compaction.notes.purged_end  # what is missing was noted before
     staged, drops = log.staging.replica_state(), {*copy.staged}
     settled = result.go_on_at is not None
     for each in staged:

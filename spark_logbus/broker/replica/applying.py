@@ -19,11 +19,12 @@ from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.errors import (
     CorruptRecordBatchError,
     InvalidRequestError,
+    OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     ProtocolError,
     RecordBatchOverlapError,
 )
-from spark_logbus.log import FlushPolicy, LogDirectory, PartitionLog, WantedLog
+from spark_logbus.log import FlushPolicy, LogDirectory, PartitionLog, PurgedLog, WantedLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
     FollowedPartition,
@@ -151,13 +152,19 @@ class FollowedLog:
         self._look_for_room(result.remaining_bytes, len(payload))
         self.remaining_bytes = max(0, result.remaining_bytes - len(payload) - self._unflushed_bytes)
         if result.diverges is not None:
-            self._cut_back(result.diverges, result.log_start_offset)
+            self._cut_back(result.diverges, result)
             return
         ends = self.log.ends()
         if result.log_start_offset > ends.log_end_offset:
             if self._may_be_last:
-                self._tell_cut(ends.log_start_offset, ends.log_end_offset)
+                self._tell_cut(
+                    ends.log_start_offset, ends.log_end_offset, leader_end=result.log_end
+                )
             self._start_over(result.log_start_offset)
+            return
+        cleaned = PurgedLog(result.clean_end, result.purged_end)
+        if not self.log.compaction.goes_on_as(cleaned):
+            self._lack_tombstones(result)
             return
         if result.go_on_at is not None:
             self.log.pass_over(result.go_on_at)
@@ -238,20 +245,31 @@ class FollowedLog:
         try:
             self.log.append_as_follower(data, flush=False)
         except RecordBatchOverlapError as error:
-            # The leader has compacted what is the end of this log into larger record batches.
-            self._cut_to(error.base_offset, log_start)
+            # The leader has compacted what is the end of this log into larger record batches, and
+            # it comes again with them: nothing of it is lost.
+            self._cut(error.base_offset, log_start, keep_files=self._may_be_last)
 
-    def _cut_back(self, point: LogPoint, log_start: int) -> None:
+    def _lack_tombstones(self, result: ReplicateResult) -> None:
+        logger.warning(
+            "%s is copied anew: its log here ends at offset %d, and tombstones up to %d may be "
+            "gone with broker %d, so that what they deleted would stay here. A replica that is "
+            "away for longer than delete.retention.ms has to begin anew.",
+            self.topic_partition, self.log.ends().log_end_offset, result.purged_end, self.leader,
+            extra=fields_about(self.topic_partition),
+        )  # fmt: skip
+        self._start_over(result.log_start_offset, keep_files=self._may_be_last)
+
+    def _cut_back(self, point: LogPoint, result: ReplicateResult) -> None:
         """Cuts off what the leader has lost, or never had."""
         log = self.log
         if self.is_move and not self.is_copy and point.leader_epoch < log.epochs.latest:
             # Another leader may have acknowledged these: one of before ZooKeeper was restored, say.
-            self._start_over(log_start)
+            self._start_over(result.log_start_offset)
             return
         own = log.epochs.end_of(point.leader_epoch, log.ends().log_end_offset)
-        self._cut_to(min(point.offset, own.end_offset), log_start)
+        self._cut_to(min(point.offset, own.end_offset), result)
 
-    def _cut_to(self, offset: int, log_start: int) -> None:
+    def _cut_to(self, offset: int, result: ReplicateResult) -> None:
         ends = self.log.ends()
         if offset >= ends.log_end_offset:
             before = self.log.epochs.latest
@@ -262,19 +280,30 @@ class FollowedLog:
                 f"The leader has {self.topic_partition} cut back to {offset}, and it ends at "
                 f"{ends.log_end_offset} already."
             )
-        self._tell_cut(offset, ends.log_end_offset)
+        self._tell_cut(offset, ends.log_end_offset, leader_end=result.log_end)
         if offset <= ends.log_start_offset:
-            self._start_over(log_start)
+            self._start_over(result.log_start_offset)
             return
         # What counts is the leader's log: it was in sync, or an operator has it lead all the same.
-        self.log.truncate_to(offset, below_watermark=True)
-        self._told_watermarks.clear()
+        self._cut(offset, result.log_start_offset)
 
-    def _tell_cut(self, offset: int, end: int) -> None:
+    def _cut(self, offset: int, log_start: int, *, keep_files: bool | None = None) -> None:
+        """Cuts the log off at ``offset`` or before, or starts it over where it begins later."""
+        try:
+            self.log.truncate_to(offset, below_watermark=True)
+        except OffsetOutOfRangeError:
+            self._start_over(log_start, keep_files=keep_files)
+        else:
+            self._told_watermarks.clear()
+
+    def _tell_cut(self, offset: int, end: int, *, leader_end: int) -> None:
         """Says what goes. It is an error if all replicas that were in sync had it: then the leader
         was not in sync, or has lost its disk."""
         state = self.wanted.state
         committed = 0 if state is None else state.committed or 0
+        if leader_end >= committed:
+            committed = 0  # these may be other records at the same offsets, of leaders since
+        committed = max(committed, self.log.replication.known_end)
         what = (
             f"Broker {self.leader}, which leads it in epoch {self.leader_epoch}, has none of them"
         )
@@ -298,8 +327,9 @@ class FollowedLog:
                 "replicated.", where, offset, end, what, extra=fields_about(where),
             )  # fmt: skip
 
-    def _start_over(self, log_start: int) -> None:
-        """Begins anew where the leader's log begins. What is not known to be a copy is kept."""
+    def _start_over(self, log_start: int, *, keep_files: bool | None = None) -> None:
+        """Begins anew where the leader's log begins. What is not known to be a copy is kept, unless
+        the leader is known to have all that counts of it."""
         wanted = WantedLog(
             self.topic_partition,
             self.wanted.topic_id,
@@ -307,7 +337,9 @@ class FollowedLog:
             follows=True,
             base_offset=max(0, log_start),
         )
-        self.log = self._logs.start_over(wanted, keep_files=self._keeps_files(log_start))
+        if keep_files is None:
+            keep_files = self._keeps_files(log_start)
+        self.log = self._logs.start_over(wanted, keep_files=keep_files)
         self.is_copy = True
         self._unflushed_bytes = 0
         self._told_watermarks.clear()

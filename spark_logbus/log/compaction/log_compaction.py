@@ -13,16 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log.checkpoint import CleanedUpTo
 from spark_logbus.log.compaction import swap as swaps
-from spark_logbus.log.compaction.plan import (
-    SegmentSelection,
-    delete_horizon,
-    group,
-    record_cleaning,
-    select,
-)
+from spark_logbus.log.compaction.notes import CompactionNotes, PurgedLog
+from spark_logbus.log.compaction.plan import SegmentSelection, delete_horizon, group, select
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.filesystem import FileSystem, storage_error, storage_errors
@@ -39,12 +33,13 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class CompactionGroup:
     """Consecutive segments that become one, to be written to ``cleaned`` and indexed; ``config``
-    is the one under which that was planned."""
+    is the one under which that was planned. Tombstones before ``delete_horizon`` may be gone."""
 
     segments: tuple[SealedSegment, ...]
     cleaned: Path
     cleaned_index: Path
     config: LogConfig
+    delete_horizon: int
 
     @property
     def base_offset(self) -> int:
@@ -83,6 +78,7 @@ class LogCompaction:
         self,
         state: LogState,
         writer: LogWriter,
+        notes: CompactionNotes,
         directory: Path,
         *,
         files: FileSystem,
@@ -91,17 +87,36 @@ class LogCompaction:
         deletion_paused: Callable[[], bool],
     ) -> None:
         self._state = state
+        #: What other replicas have to know of it.
+        self.notes = notes
         self._directory = directory
         self._files = files
         self._pool = pool
         self._reshaping = reshaping
         self._writer = writer
         self._deletion_paused = deletion_paused
-        self._history: tuple[CleanedUpTo, ...] | None = None
         self._damage_reported = False
         #: End of what a swap that is neither done nor taken back is to replace; None without one.
         self.blocked_before: int | None = None
         self._truncations = 0  # changed under reshaping
+
+    def goes_on_as(self, leader: PurgedLog) -> bool:
+        """True if the log lacks nothing when it goes on with what the leader has from its end on;
+        noted on disk. False: it may have what tombstones deleted that the leader has no more, and
+        is to start over. For a follower, before it appends. Raises StorageError.
+        """
+        tail, notes = self._writer.tail, self.notes
+        end, is_empty = tail.end_offset, not tail.position and not self._state.view.sealed
+        if end >= leader.clean_end:
+            return True
+        if is_empty:
+            begun = CleanedUpTo(leader.clean_end, self._writer.time.stamp_us())
+            notes.begin_copy(begun, leader.purged_end)
+        elif end < leader.purged_end:
+            if notes.clean_end < leader.purged_end:
+                return False
+            notes.purge(leader.purged_end)
+        return True
 
     # -- planning -----------------------------------------------------------------------
 
@@ -124,17 +139,18 @@ class LogCompaction:
         summaries = [segment.summary for segment in segments]
         with storage_errors("prepare a compaction in", self._directory):
             swaps.remove_cleaned(self._files, self._directory)
+        horizon = delete_horizon(
+            self.notes.history, now_us=now_us, delete_retention_ms=config.delete_retention_ms
+        )
         groups = tuple(
-            self._group(segments[run.start : run.stop], config)
+            self._group(segments[run.start : run.stop], config, horizon)
             for run in group(summaries, segment_bytes=config.segment_bytes)
         )
         return CompactionPlan(
             groups,
             found,
-            self._first_dirty_offset(),
-            delete_horizon(
-                self._cleanings(), now_us=now_us, delete_retention_ms=config.delete_retention_ms
-            ),
+            self.notes.first_dirty_offset,
+            horizon,
             config,
             self._truncations,
         )
@@ -148,13 +164,15 @@ class LogCompaction:
             return None
         return select(
             [segment.summary for segment in view.visible_sealed],
-            first_dirty_offset=self._first_dirty_offset(),
+            first_dirty_offset=self.notes.first_dirty_offset,
             now_us=now_us,
             min_lag_ms=config.min_compaction_lag_ms,
             max_lag_ms=config.max_compaction_lag_ms,
         )
 
-    def _group(self, segments: tuple[SealedSegment, ...], config: LogConfig) -> CompactionGroup:
+    def _group(
+        self, segments: tuple[SealedSegment, ...], config: LogConfig, horizon: int
+    ) -> CompactionGroup:
         path = self._directory / names.segment(segments[0].base_offset)
         index = index_path(path)
         return CompactionGroup(
@@ -162,6 +180,7 @@ class LogCompaction:
             path.with_name(names.cleaned(path.name)),
             index.with_name(names.cleaned(index.name)),
             config,
+            horizon,
         )
 
     def _is_damaged(self, view: LogView) -> bool:
@@ -179,15 +198,6 @@ class LogCompaction:
         self._damage_reported = damaged
         return damaged
 
-    def _cleanings(self) -> tuple[CleanedUpTo, ...]:
-        if self._history is None:
-            self._history = checkpoints.read_cleanings(self._files, self._directory)
-        return self._history
-
-    def _first_dirty_offset(self) -> int:
-        history = self._cleanings()
-        return history[-1].offset if history else 0
-
     # -- taking in the result -----------------------------------------------------------
 
     def swap(self, compacted: CompactionGroup) -> bool:
@@ -200,6 +210,8 @@ class LogCompaction:
         with self._reshaping:
             if self.blocked_before is not None or self._writer.failure is not None:
                 return False
+            if compacted.base_offset < compacted.delete_horizon:
+                self.notes.purge(min(compacted.delete_horizon, compacted.end_offset))
             new = self._taken_in(compacted)
             if new is None:
                 return False
@@ -292,21 +304,16 @@ class LogCompaction:
         with self._reshaping:
             if self._writer.failure is not None or plan.truncations != self._truncations:
                 return
-            self._history = record_cleaning(
-                self._cleanings(),
+            self.notes.cleaned(
                 CleanedUpTo(end_offset, now_us),
                 delete_retention_ms=plan.config.delete_retention_ms,
             )
-            checkpoints.write_cleanings(self._files, self._directory, self._history)
 
     def truncate(self, end: int) -> None:
         """Note that the log is cut at ``end``: nothing behind that is clean. ``reshaping`` is held.
         Raises StorageError."""
         self._truncations += 1
-        history = tuple(each._replace(offset=min(each.offset, end)) for each in self._cleanings())
-        if history != self._cleanings():
-            checkpoints.write_cleanings(self._files, self._directory, history)
-            self._history = history
+        self.notes.cut(end)
 
     def discard(self) -> None:
         """Remove the leftovers of a compaction that did not come to its end."""

@@ -19,6 +19,7 @@
         00000000000000000000.log.cleaned   being written by compaction, with a .index.cleaned
         <base>-<end>.swap                  compacted: takes the place of all segments in the range
         compaction                         up to where the log was compacted, and when
+        purged-tombstones                  up to where tombstones may be gone, see notes.py
         lost-offsets                       ranges of offsets whose records were given up
         leader-epochs                      the leader epochs of its records, see epochs.py
         copy                               present as long as it never led, see LogDirectory
@@ -50,13 +51,14 @@ PARTITION_METADATA: Final = "partition"
 TOPIC_CONFIG: Final = "topic-config"
 FLUSH_FAILED: Final = "flush-failed"
 COMPACTION: Final = "compaction"
+PURGED_TOMBSTONES: Final = "purged-tombstones"
 LOST_OFFSETS: Final = "lost-offsets"
 LEADER_EPOCHS: Final = "leader-epochs"
 COPY: Final = "copy"
 MOVED: Final = "moved"
 _OTHER_FILES: Final = (
-    PARTITION_METADATA, TOPIC_CONFIG, FLUSH_FAILED, COMPACTION, LOST_OFFSETS, LEADER_EPOCHS,
-    COPY, MOVED,
+    PARTITION_METADATA, TOPIC_CONFIG, FLUSH_FAILED, COMPACTION, PURGED_TOMBSTONES, LOST_OFFSETS,
+    LEADER_EPOCHS, COPY, MOVED,
 )  # fmt: skip
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"

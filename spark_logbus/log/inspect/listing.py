@@ -19,7 +19,7 @@ _TEXT_LIMIT_BYTES: Final = 256 << 20
 _TEXT_FILES: Final = (
     names.CHECKPOINT, names.CLEAN_SHUTDOWN, names.PARTITION_METADATA, names.COMPACTION,
     names.TOPIC_CONFIG, names.CLOCK, names.CLOCK_ACCEPTED, names.LOST_OFFSETS,
-    names.LEADER_EPOCHS,
+    names.LEADER_EPOCHS, names.PURGED_TOMBSTONES,
 )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ _LEFTOVER: Final = "A leftover; the broker removes it at its next start."
 # What becomes of a log with a damaged small file, by its name.
 _WITHOUT_IT: Final = {
     names.COMPACTION: "Compaction starts over without it",
+    names.PURGED_TOMBSTONES: "Replicas that come back may copy more than they have to",
     names.TOPIC_CONFIG: "The broker's defaults count until ZooKeeper has told",
     names.LOST_OFFSETS: "What was given up counts as damaged",
     names.LEADER_EPOCHS: "It is made again from the headers of the log",

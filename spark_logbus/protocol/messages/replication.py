@@ -119,6 +119,10 @@ class ReplicateResult(Message):
     disk. ``handed_over``: the follower leads the partition from now on. ``error``: it is not, or no
     longer, in the session.
 
+    ``clean_end`` and ``purged_end`` are those of the leader's compactions: a follower that ends
+    before the purged end may lack tombstones, and starts over, unless that is before its own clean
+    end.
+
     ``waits``: before the follower has told of the partition anew, it gets nothing more of it.
     """
 
@@ -136,6 +140,8 @@ class ReplicateResult(Message):
     hand_over: bool = False
     handed_over: bool = False
     waits: bool = False
+    clean_end: int = 0
+    purged_end: int = 0
     error: ErrorInfo | None = None
 
 

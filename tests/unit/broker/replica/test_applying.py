@@ -350,14 +350,21 @@ def test_a_replica_that_led_is_cut_back_to_where_it_agrees(
     assert [each.name for each in directory.parent.iterdir() if "stray" in each.name] == []
 
 
+@pytest.mark.parametrize("by_state", [True, False])
 def test_records_that_were_replicated_and_are_cut_off_are_an_error(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture, by_state: bool
 ) -> None:
-    """The leader was elected though it had not all, as an operator asked."""
-    world.follow(is_copy=False, wanted=assigned(committed=13))
+    """The leader was elected though it had not all, as an operator asked; or lost its disk."""
+    committed = 13 if by_state else 4
+    world.follow(is_copy=False, wanted=assigned(committed=committed))
     led_before(world)
+    world.copy.replication.begin(committed)
+    if not by_state:  # the leader that it followed before has told it
+        world.watermarks.follow(T0, 13)
+        world.copy.advance_high_watermark()
+    log_end = 12 if by_state else world.leader.ends().log_end_offset
     with caplog.at_level(logging.ERROR):
-        cut_back(world)
+        world.pull(diverges=LogPoint(6, 10), log_end=log_end)
     assert world.copy.ends().log_end_offset == 10
     assert "though those up to 13 were replicated: they are lost" in caplog.text
 
@@ -422,6 +429,25 @@ def test_one_that_was_elected_unclean_follows_another_that_was(world: World) -> 
     assert world.copy.epochs.entries == world.leader.epochs.entries
     for offset in (10, 11, 1_002):
         assert world.copy.read_as_replica(offset, max_bytes=1 << 20) is not None
+
+
+def test_the_watermark_of_what_leaders_wrote_since_is_no_loss(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The replica comes back with records that only it had; others are at their offsets by now."""
+    world.copy.append_as_leader(record_batch(15), leader_epoch=6)
+    world.copy.flush()
+    world.leader.append_as_leader(record_batch(10), leader_epoch=6)
+    world.lead(8)
+    world.logs.restart()
+    world.follow(is_copy=False, wanted=assigned(committed=18))
+    world.copy.replication.begin(18)
+    with caplog.at_level(logging.INFO):
+        cut_back(world)
+    assert "from offset 10 up to 15 are cut off here" in caplog.text
+    assert "they were not replicated" in caplog.text
+    world.pull_all()
+    assert world.copy.ends().log_end_offset == 18
 
 
 @pytest.mark.parametrize(("given_up", "keeps"), [(None, False), (6, True)])
