@@ -306,6 +306,7 @@ class Broker:
             holds=self._holds,
             standing=self._metadata_cache.standing_move,
             assigned=self._metadata_cache.assigned_to,
+            members=self._members_of,
             clock=clock,
             max_wait_ms=config.network.max_wait_ms,
             max_fetch_bytes=config.network.max_fetch_bytes,

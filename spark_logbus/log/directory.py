@@ -304,6 +304,13 @@ class LogDirectory:
         )  # fmt: skip
         return log
 
+    def renew_log_id(self, log: PartitionLog) -> None:
+        """Have the log taken for another from now on, as it loses what others were told it has: on
+        disk on return. Raises StorageError; it has no id then."""
+        with self._changing:
+            self._check_open()
+            self._directories.renew_log_id(log)
+
     def _open_short(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
         """Open a log that ends before its checkpoint says."""
         known = self._checkpoints.get(topic_partition)

@@ -144,10 +144,12 @@ class PartitionLog:
     @property
     def damaged(self) -> tuple[OffsetRange, ...]:
         """Ranges known to be damaged on disk; reading into one raises."""
+        view = self._state.view
         return tuple(
             OffsetRange(self.topic_partition, each.start, each.end)
-            for segment in self._state.view.segments
+            for segment in view.segments
             for each in segment.damaged
+            if each.end > view.log_start_offset
         )
 
     @property

@@ -163,8 +163,8 @@ class PartitionDirectories:
         unflushed = config.flush_policy is FlushPolicy.OS and not (clean and known is not None)
         log = self._recover(directory, metadata, known, config=config, clean=clean)
         log.kept_config = kept
-        if metadata.log_id is None or unflushed:
-            # In the second case it may have lost records that others were told it has.
+        if metadata.log_id is None or unflushed or log.damaged:
+            # In the other cases it may have lost records that others were told it has.
             self._renew_log_id_or_warn(log)
         return log
 

@@ -176,6 +176,7 @@ def dispatcher_over(
                 holds=holds,
                 standing=standing,
                 assigned=assigned,
+                members=lambda _: [config.id],
                 clock=clock,
                 max_wait_ms=max_wait_ms,
                 max_fetch_bytes=1 << 20,

@@ -40,9 +40,12 @@ def read_partition(
     room: int,
     first: bool,
     hands_over: bool,
+    others_have_all: bool,
 ) -> ReplicaRead:
     """Fills ``result`` in, and reads at most ``room`` bytes, unless they are the ``first`` of an
-    answer. ``hands_over``: the leader waits for the follower to have everything."""
+    answer. ``hands_over``: the leader waits for the follower to have everything.
+    ``others_have_all``: other replicas are in sync, so what is damaged here is not lost. Raises
+    CorruptRecordBatchError for that, StorageError."""
     result.clean_end = log.compaction.notes.clean_end  # before anything is read that it is told of
     ends, start = log.ends(), log.first_offset
     result.log_start_offset, result.log_end = start, ends.log_end_offset
@@ -57,7 +60,9 @@ def read_partition(
     slices: list[LogSlice] = []
     most = max(1, min(wanted.max_bytes, room))
     if room > 0 or first:
-        found = _read_log(log, copy.offset, result, max_bytes=most)
+        found = _read_log(
+            log, copy.offset, result, max_bytes=most, passes_damage=not others_have_all
+        )
         if found is not None and (first or found.length <= room):
             slices.append(found)
             result.length = found.length
@@ -81,15 +86,15 @@ def read_partition(
 
 
 def _read_log(
-    log: PartitionLog, offset: int, result: ReplicateResult, *, max_bytes: int
+    log: PartitionLog, offset: int, result: ReplicateResult, *, max_bytes: int, passes_damage: bool
 ) -> LogSlice | None:
     """Reads record batches, or sets where the follower is to go on because there are none."""
-    if (lost := log.lost_at(offset)) is None:
-        try:
-            return log.read_as_replica(offset, max_bytes=max_bytes)
-        except (CorruptRecordBatchError, OffsetOutOfRangeError):
-            if (lost := log.lost_at(offset)) is None:
-                raise
+    try:
+        return log.read_as_replica(offset, max_bytes=max_bytes)
+    except (CorruptRecordBatchError, OffsetOutOfRangeError) as error:
+        is_damage = isinstance(error, CorruptRecordBatchError)
+        if (lost := log.lost_at(offset)) is None or (is_damage and not passes_damage):
+            raise
     result.go_on_at = lost.end
     return None
 

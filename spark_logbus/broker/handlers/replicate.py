@@ -69,6 +69,9 @@ _MAX_RESULTS: Final = 1_000
 #: The brokers to which a partition of the topic with that id is assigned, as far as this one knows.
 AssignedTo = Callable[[TopicPartition, str], Collection[int]]
 
+#: The brokers that are in sync of a partition that is led here, this one among them.
+MembersOf = Callable[[LeaderPartition], Collection[int]]
+
 
 class _Poll(DelayedResponse):
     """One request that waits until a partition of its session has something for the follower."""
@@ -115,6 +118,7 @@ class ReplicateHandler:
         holds: Holds,
         standing: StandingMove,
         assigned: AssignedTo,
+        members: MembersOf,
         clock: Clock,
         max_wait_ms: int,
         max_fetch_bytes: int,
@@ -127,6 +131,7 @@ class ReplicateHandler:
         self._holds = holds
         self._standing = standing
         self._assigned = assigned
+        self._members = members
         self._clock = clock
         self._max_wait_ms = max_wait_ms
         self._max_fetch_bytes = max_fetch_bytes
@@ -354,6 +359,7 @@ class ReplicateHandler:
                 room=room,
                 first=first,
                 hands_over=hold is not None,
+                others_have_all=len(self._members(led)) > 1,
             )
             if hold is not None and followed.asked_in is not hold:
                 # Its last word may be old: it says once more how far it is, and so that it works.

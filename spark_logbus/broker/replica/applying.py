@@ -23,6 +23,7 @@ from spark_logbus.errors import (
     OutOfOrderSequenceError,
     ProtocolError,
     RecordBatchOverlapError,
+    StorageError,
 )
 from spark_logbus.log import FlushPolicy, LogDirectory, PartitionLog, PurgedLog, WantedLog
 from spark_logbus.model import TopicPartition
@@ -119,6 +120,12 @@ class FollowedLog:
         log, where = self.log, self.topic_partition
         if (offline := log.offline) is not None:
             raise offline.again()
+        if damaged := log.damaged:
+            raise StorageError(
+                f"The records {damaged[0]} are damaged on the disk of this replica, in "
+                f"{log.directory}; it counts no more as one that has them, and copies them and "
+                "what follows them again."
+            )
         staged = log.staging.replica_state()
         self._staged_at = {each.write: each.size_bytes for each in staged}
         # A record batch does not go over the end of a segment.

@@ -126,7 +126,8 @@ class LogOpener:
             # took then.
             log = self._logs.start_over(wanted_log(wanted), keep_files=True)
         if log.damaged:
-            # A crash tore what was not flushed, and the leader has it: it is copied again.
+            # The leader has it, and it is copied again. It may have been told of as flushed.
+            self._logs.renew_log_id(log)
             if log.damaged[0].start > log.ends().log_start_offset:
                 log.truncate_to(log.damaged[0].start, below_watermark=True)
             else:

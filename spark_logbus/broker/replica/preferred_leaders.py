@@ -1,9 +1,12 @@
-"""Gives leads to other brokers that are in sync: to preferred leaders, where the disk here is full
-(see ``full_disks``), and all when a broker stops.
+"""Gives leads to other brokers that are in sync: to preferred leaders, those of damaged logs, where
+the disk here is full (see ``full_disks``), and all when a broker stops.
 
 The first broker to which a partition is assigned is its preferred leader, so that leads are spread
 over the brokers. After a restart it leads nothing: others were elected, or got its leads when it
 stopped. It gets them back when it has been in sync for a while, or when an operator says so.
+
+Records that are damaged on the disk here are not lost while others are in sync: one of these takes
+the lead, and this broker copies what is damaged from it.
 """
 
 from __future__ import annotations
@@ -82,8 +85,8 @@ class PreferredLeaders:
         )
 
     def look(self) -> None:
-        """Gives back what could have been given back for long enough, and gives away what the disk
-        here takes no more."""
+        """Gives back what could have been given back for long enough, and gives away what is
+        damaged here, or what the disk here takes no more."""
         if not self._is_certain():
             return
         self._give_back()
@@ -91,28 +94,30 @@ class PreferredLeaders:
 
     def _give_back(self) -> None:
         now = self._clock.monotonic()
-        due: list[tuple[TopicPartition, int]] = []
+        due: list[tuple[TopicPartition, int, str]] = []
         since: dict[LeaderPartition, float] = {}
         for led in self._replica_manager.led().values():
-            preferred = self._preferred(led)
-            if preferred is None or preferred not in self._able(led):
+            to, why, after_s = self._preferred(led), "its preferred leader", self._after_s
+            if damaged := led.log.damaged:
+                to = self._any_able(led)
+                why, after_s = f"for the records {damaged[0]} are damaged on the disk here", 0.0
+            if to is None or to not in self._able(led):
                 continue
             since[led] = self._since.get(led, now)
             if (
-                now - since[led] >= self._after_s
+                now - since[led] >= after_s
                 and now >= self._not_before.get(led, now)
                 and len(due) < _AT_A_TIME
             ):
-                due.append((led.log.topic_partition, preferred))
+                due.append((led.log.topic_partition, to, why))
                 self._tries[led] = self._tries.get(led, 0) + 1
                 self._not_before[led] = now + _AGAIN.pause_s(self._tries[led])
         self._since = since
         for led in self._tries.keys() - since.keys():
             del self._tries[led], self._not_before[led]
-        for topic_partition, preferred in due:
-            logger.info("%s goes back to broker %d, its preferred leader.",
-                        topic_partition, preferred)  # fmt: skip
-            self._hand_overs.ask(topic_partition, preferred, within_s=_WITHIN_S)
+        for topic_partition, to, why in due:
+            logger.info("%s goes to broker %d, %s.", topic_partition, to, why)
+            self._hand_overs.ask(topic_partition, to, within_s=_WITHIN_S)
 
     def _give_away_full(self) -> None:
         """Gives away what cannot be written to here, to one of those in sync after the other."""
@@ -149,9 +154,7 @@ class PreferredLeaders:
         until = self._clock.monotonic() + within_s
         asked: dict[Future[None], int] = {}  # and the broker that is to lead
         for led in self._replica_manager.led().values():
-            able = self._able(led)
-            if able:
-                to = next((each for each in self._assigned(led) if each in able), min(able))
+            if (to := self._any_able(led)) is not None:
                 where = led.log.topic_partition
                 given = self._hand_overs.ask(where, to, within_s=within_s, to_full=True)
                 asked[given] = to
@@ -178,6 +181,11 @@ class PreferredLeaders:
         """Returns the preferred leader of a partition; None if that is this broker."""
         assigned = self._assigned(led)
         return assigned[0] if len(assigned) > 1 and assigned[0] != self._broker_id else None
+
+    def _any_able(self, led: LeaderPartition) -> int | None:
+        """Returns the first of the other brokers that may lead a partition; None without one."""
+        able = self._able(led)
+        return next((each for each in self._assigned(led) if each in able), None)
 
     def _able(self, led: LeaderPartition) -> set[int]:
         """Returns the other brokers that may lead a partition."""

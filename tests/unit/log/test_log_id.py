@@ -14,6 +14,7 @@ from spark_logbus.log.checkpoint import read_partition_metadata
 from spark_logbus.log.config import FlushPolicy
 from spark_logbus.log.disk import names
 from spark_logbus.log.disk.checksummed_file import checksummed_file
+from spark_logbus.log_ids import is_same_log
 from spark_logbus.model import TopicPartition
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import PowerCutError, SimulatedDisk
@@ -75,6 +76,18 @@ def test_a_log_left_to_the_os_gets_another_when_it_was_not_stopped() -> None:
     assert id_of(broker) == log_id
     crash(broker)
     assert id_of(broker) != log_id
+
+
+def test_a_log_that_is_found_damaged_gets_another() -> None:
+    """Others were told that all of it was on its disk."""
+    broker = new_broker()
+    broker.append(record_batch(2), record_batch(2))
+    log_id = id_of(broker)
+    disk_of(broker).flip(HOME / names.segment(0), len(record_batch(2)) + 30)
+    crash(broker)
+    assert broker.log().damaged != ()
+    assert id_of(broker) != log_id
+    assert is_same_log(id_of(broker), log_id)
 
 
 def test_it_is_the_topics_own_policy_that_counts() -> None:

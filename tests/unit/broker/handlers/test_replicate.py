@@ -63,6 +63,7 @@ class Following:
         self.holds = Holds()
         self.moves = {T0: MovePayload(to=[FOLLOWER], since_us=1)}
         self.assigned: dict[TopicPartition, list[int]] = {}
+        self.members = [LEADER]
         self.handler = ReplicateHandler(
             LEADER,
             logs.here.as_replica_manager(),
@@ -71,6 +72,7 @@ class Following:
             holds=self.holds,
             standing=lambda where, _: self.moves.get(where),
             assigned=lambda where, _: self.assigned.get(where, ()),
+            members=lambda _: self.members,
             clock=logs.clock,
             max_wait_ms=60_000,
             max_fetch_bytes=1 << 20,
@@ -498,6 +500,27 @@ def test_copies_that_cannot_be_are_refused(following: Following, told: list[Stag
 
 
 # -- damage -------------------------------------------------------------------------------------
+
+
+def test_a_follower_waits_for_what_is_damaged_while_others_are_in_sync(
+    following: Following,
+) -> None:
+    """Another replica leads soon, and what is damaged here comes from there."""
+    following.append(3)
+    following.logs.flush()
+    log = following.led.log
+    (path,) = log.directory.glob("*.log")
+    with path.open("r+b") as file:
+        file.seek(BATCH)
+        file.write(bytes(BATCH))
+    following.members = [LEADER, 9]
+    for _ in range(2):  # the damage is not known at first
+        result = one(following.ask(copy(1)))
+        assert isinstance(_error(result), CorruptRecordBatchError)
+        assert (result.go_on_at, result.length) == (None, 0)
+    assert one(following.ask(copy(2))).length == BATCH
+    following.members = [LEADER]
+    assert one(following.ask(copy(1))).go_on_at == 2
 
 
 def test_a_follower_passes_over_damage_that_is_known(following: Following) -> None:

@@ -14,7 +14,7 @@ from spark_logbus.broker.replica.assignments import WantedReplica
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import MovePayload, PartitionState
-from spark_logbus.errors import ProtocolError, StorageError
+from spark_logbus.errors import CorruptRecordBatchError, ProtocolError, StorageError
 from spark_logbus.log import LogConfig, PartitionLog, WantedLog
 from spark_logbus.log.epochs import EpochEntry
 from spark_logbus.model import TopicPartition
@@ -241,6 +241,20 @@ def test_ranges_without_records_are_passed_over(world: World) -> None:
     world.pull_all()
     assert world.copy.ends().lost == world.leader.ends().lost
     assert world.copy.ends().log_end_offset == 25
+
+
+def test_a_replica_whose_disk_has_lost_records_does_not_tell_that_it_has_them(world: World) -> None:
+    """Opening it again, which comes next, cuts it back."""
+    world.lead(5, 5, 5)
+    world.pull_all()
+    with (world.copy.directory / f"{0:020d}.log").open("r+b") as file:
+        file.seek(len(record_batch(5)))
+        file.write(b"\xff" * 80)
+    assert world.followed.request(1).flushed_end == 15
+    with pytest.raises(CorruptRecordBatchError):
+        world.copy.read(5, max_bytes=100)
+    with pytest.raises(StorageError, match=r"t-0\[5, 10\) are damaged on the disk of this"):
+        world.followed.request(1)
 
 
 def test_the_leaders_start_is_taken(world: World) -> None:

@@ -75,7 +75,14 @@ class Replica:
         copy = checked_copy(leader.log, 2, asked)
         result = ReplicateResult("t", 0, leader_epoch=followed.leader_epoch)
         found = read_partition(
-            leader.log, asked, copy, result, room=1 << 20, first=True, hands_over=False
+            leader.log,
+            asked,
+            copy,
+            result,
+            room=1 << 20,
+            first=True,
+            hands_over=False,
+            others_have_all=True,
         )
         payload = b"".join(each.read() for each in found.slices)
         followed.apply(found.result, memoryview(bytearray(payload)))

@@ -17,7 +17,14 @@ from spark_logbus.broker.replica.following import AT_A_TIME
 from spark_logbus.broker.replica.opening import NoRoomError
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.payloads import MovePayload, PartitionState
-from spark_logbus.errors import LogbusError, NotLeaderError, StorageError
+from spark_logbus.errors import (
+    CorruptRecordBatchError,
+    LogbusError,
+    NotLeaderError,
+    StorageError,
+)
+from spark_logbus.log import OS_FILES
+from spark_logbus.log.checkpoint import read_partition_metadata
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
 from tests.fakes.broker_parts import T0, logs_in, record_batch
@@ -203,3 +210,26 @@ def test_what_is_released_is_not_copied_into(world: Following) -> None:
     wait_until(lambda: not copied_from(2))
     want(world)
     assert list(world.following.followed()) == []
+
+
+def test_a_damaged_log_is_cut_back_under_another_id(world: Following) -> None:
+    """Others may have been told that what is cut off is on its disk."""
+    log = ensure_one(world.logs.directory, T0, topic_id=OLD, config={})
+    for _ in range(3):
+        log.append_as_leader(record_batch(10), leader_epoch=5)
+    log.flush()
+    log_id = log.log_id
+    with (log.directory / f"{0:020d}.log").open("r+b") as file:
+        file.seek(len(record_batch(10)))
+        file.write(b"\xff" * 80)
+    with pytest.raises(CorruptRecordBatchError):
+        log.read(10, max_bytes=100)
+    want(world, replica(0, led_by(2)))
+    wait_until(lambda: T0 in copied_from(2))
+    copy = copied_from(2)[T0].log
+    assert (copy.damaged, copy.ends().log_end_offset) == ((), 10)
+    assert copy.log_id is not None
+    assert copy.log_id != log_id
+    metadata = read_partition_metadata(OS_FILES, copy.directory)
+    assert metadata is not None
+    assert metadata.log_id == copy.log_id
