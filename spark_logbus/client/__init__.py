@@ -57,9 +57,8 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "admin.admin": (
-                "Admin PartitionDescription PartitionEnds TopicAlteration TopicDescription"
-            ),
+            "admin.admin": "Admin TopicAlteration",
+            "admin.describing": "PartitionDescription PartitionEnds TopicDescription",
             "admin.cluster_health": "BrokerDescription ClusterDescription",
             "admin.groups": "GroupDescription GroupPosition GroupRewind",
             "admin.levels": "BrokerLoad",

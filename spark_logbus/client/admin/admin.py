@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_logbus.client.admin.describing import described, with_ends
 from spark_logbus.client.admin.elections import elect_preferred
 from spark_logbus.client.admin.move_plans import (
     MovePlan,
@@ -35,8 +36,8 @@ from spark_logbus.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_logbus.model import BrokerAddress, TopicPartition, check_name
-from spark_logbus.offsets.descriptions import PartitionDescription, TopicDescription
+from spark_logbus.model import TopicPartition, check_name
+from spark_logbus.offsets.descriptions import TopicDescription
 from spark_logbus.protocol import (
     AlterTopicRequest,
     AlterTopicResponse,
@@ -48,8 +49,6 @@ from spark_logbus.protocol import (
     ListOffsetsPartition,
     MetadataRequest,
     MetadataResponse,
-    MoveState,
-    PartitionEnds,
     TopicInfo,
 )
 from spark_logbus.retry import Backoff, Deadline
@@ -317,60 +316,8 @@ class Admin(OffsetQueries):
 
         infos = self._cluster.retrying("Describing topics", attempt)
         brokers = {address.broker_id: address for address in self._cluster.brokers}
-        described = {info.name: _describe(info, brokers) for info in infos}
-        return self._with_ends(described) if ends else described
-
-    def _with_ends(self, described: dict[str, TopicDescription]) -> dict[str, TopicDescription]:
-        led: dict[BrokerAddress, set[str]] = {}
-        for topic in described.values():
-            for part in topic.partitions.values():
-                if part.leader is not None:
-                    led.setdefault(part.leader, set()).add(topic.name)
-        ends: dict[TopicPartition, PartitionEnds] = {}
-        moves: dict[TopicPartition, MoveState | None] = {}
-        problems: dict[BrokerAddress, LogbusError] = {}
-        for leader in sorted(led):
-            request = MetadataRequest(topics=sorted(led[leader]), ends=True)
-            # Answered from memory: a broker that takes longer is stopped or cut off, and holds up
-            # the others.
-            deadline = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
-            try:
-                response = self._cluster.call(
-                    leader, Api.METADATA, request, MetadataResponse, deadline=deadline
-                )
-            except LogbusError as error:
-                if not error.retriable:
-                    raise
-                problems[leader] = error.again()
-                continue
-            # Who is asked next, here or for more, may not have heard of a newer leader: what it
-            # tells is of before.
-            self._cluster.learn(response)
-            for info in response.topics:
-                for part_info in info.partitions:
-                    if part_info.ends is not None and not self._cluster.is_older(info, part_info):
-                        topic_partition = TopicPartition(info.name, part_info.partition)
-                        ends[topic_partition] = part_info.ends
-                        moves[topic_partition] = part_info.move
-
-        def completed(topic: str, part: PartitionDescription) -> PartitionDescription:
-            topic_partition = TopicPartition(topic, part.partition)
-            if part.leader is None:
-                problem: LogbusError | None = self._cluster.not_running(topic_partition)
-            else:
-                problem = problems.get(part.leader)
-            move = moves.get(topic_partition, part.move)
-            return replace(part, ends=ends.get(topic_partition), problem=problem, move=move)
-
-        return {
-            name: replace(
-                topic,
-                partitions={
-                    number: completed(name, part) for number, part in topic.partitions.items()
-                },
-            )
-            for name, topic in described.items()
-        }
+        topics = {info.name: described(info, brokers) for info in infos}
+        return with_ends(self._cluster, topics) if ends else topics
 
     def give_up(
         self,
@@ -630,19 +577,3 @@ class Admin(OffsetQueries):
             backoff=_LEADERS,
         )
         return self.describe([name], ends=False)[name]
-
-
-def _describe(info: TopicInfo, brokers: Mapping[int, BrokerAddress]) -> TopicDescription:
-    partitions = {
-        part.partition: PartitionDescription(
-            part.partition,
-            brokers.get(part.leader),
-            None,
-            leader_id=part.leader,
-            move=part.move,
-            replicas=tuple(part.replicas),
-            in_sync=tuple(part.in_sync),
-        )
-        for part in sorted(info.partitions, key=lambda part: part.partition)
-    }
-    return TopicDescription(info.name, info.topic_id, dict(info.config), partitions)
