@@ -27,7 +27,7 @@ from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.leader_rules import MembersChange
 from spark_logbus.coordination.cluster.partition_states import MAX_CLAIMS, PartitionStates
 from spark_logbus.coordination.payloads import PartitionState
-from spark_logbus.errors import InvalidRequestError, LogbusError
+from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
 from spark_logbus.metrics import Counter
 from spark_logbus.model import TopicPartition
 from spark_logbus.threads import Periodic
@@ -224,9 +224,11 @@ class InSyncChanges:
 
     def _retry_later(self, members: Members, error: LogbusError) -> None:
         self._not_before[members] = self._clock.monotonic() + _RETRY_S
-        logger.info(
-            "The in-sync set of %s is changed later: %s", members.led.log.topic_partition, error
-        )
+        logger.log(
+            # The topic was deleted just now, which its leader hears of a moment later.
+            logging.DEBUG if isinstance(error, UnknownTopicError) else logging.INFO,
+            "The in-sync set of %s is changed later: %s", members.led.log.topic_partition, error,
+        )  # fmt: skip
 
     def _note(self, topic_partition: TopicPartition, change: Change, state: PartitionState) -> None:
         self.stats.left.add(len(change.remove))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from spark_logbus.errors import (
     NotLeaderError,
     OffsetNotAvailableError,
     RequestTimeoutError,
+    UnknownTopicError,
 )
 from spark_logbus.log import StagedPosition
 from tests.builders.staged import WRITE, attempt, stage
@@ -305,6 +307,22 @@ def test_who_is_leaving_counts_for_no_append(leading: Leading) -> None:
     leading.look()
     with pytest.raises(NotEnoughReplicasError):
         leading.in_sync.require_enough(leading.led)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [(UnknownTopicError("There is no topic 't'."), False), (CoordinationError("Away."), True)],
+)
+def test_a_topic_that_is_deleted_is_no_news(
+    leading: Leading, caplog: pytest.LogCaptureFixture, error: LogbusError, is_told: bool
+) -> None:
+    """Brokers leave the in-sync set of what they have deleted, and the leader hears that first."""
+    leading.live.clear()
+    leading.states.fails, leading.states.is_done = error, False
+    with caplog.at_level(logging.INFO):
+        leading.look()
+    assert leading.states.asked
+    assert ("is changed later" in caplog.text) is is_told
 
 
 def test_a_new_leader_does_not_know_its_ends_before_the_watermark_has_come_so_far(
