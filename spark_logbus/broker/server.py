@@ -499,11 +499,9 @@ class Broker:
     def stop(self) -> None:
         """Ordered shutdown; every step is tried even when an earlier one failed."""
         self._monitoring.health.phase = Phase.STOPPING
-        self._give_leads_away()
-        self._identity.give_up()
         steps = [
-            self._hand_overs.end_waiting, self._fetches.end_waiting,
-            self._replications.end_waiting, self._lease.stop,
+            self._give_leads_away, self._identity.give_up, self._hand_overs.end_waiting,
+            self._fetches.end_waiting, self._replications.end_waiting, self._lease.stop,
         ]  # fmt: skip
         if self._network is not None:
             steps += [self._network.stop_accepting, self._drain, self._network.stop]
@@ -524,6 +522,8 @@ class Broker:
                 step()
             except (LogbusError, OSError) as error:
                 logger.error("While stopping: %s", error)
+            except Exception:  # else no log would be closed
+                logger.exception("A step of stopping has failed in a way that was not foreseen.")
         logger.info("Broker %d has stopped.", self.config.id)
 
     def _give_leads_away(self) -> None:

@@ -52,6 +52,16 @@ class KillPoints:
         finally:
             told.unlink()
 
+    @contextmanager
+    def failing_flushes(self, pid: int) -> Iterator[None]:
+        """Has each flush of a process fail, as on a disk that is dying."""
+        told = self._directory / f"failing-flushes.{pid}"
+        told.touch()
+        try:
+            yield
+        finally:
+            told.unlink()
+
     def wait_for(self, point: str, topic: str, driver: Writer) -> int:
         """The process that has come to the armed point, and stands still there."""
 

@@ -32,6 +32,8 @@ from spark_logbus.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
     LogbusError,
+    NotLeaderError,
+    PartitionOfflineError,
     RequestTimeoutError,
 )
 from spark_logbus.log import LogAppendInfo, StagedBy
@@ -136,8 +138,38 @@ class AppendHandler:
                 write(pending, number, led, data)
             except LogbusError as error:
                 logger.debug("An append was refused: %s", error)
-                pending.failed(number, error.again())
+                outcome = error if isinstance(led, LogbusError) else self._for_client(led, error)
+                pending.failed(number, outcome.again())
         return pending
+
+    def _for_client(self, led: LeaderPartition, error: LogbusError) -> LogbusError:
+        """Returns what a client is told of an error: where the log here is offline and others are
+        in sync, one of those takes the lead, and is to be asked."""
+        members = self._in_sync.members(led)
+        if not isinstance(error, PartitionOfflineError) or members is None or members.is_alone:
+            return error
+        return NotLeaderError(
+            f"What was sent to {led.log.topic_partition} is not acknowledged, and may become "
+            "visible: another broker that is in sync is to take the lead. Refresh the metadata and "
+            f"ask that one. {error.message}"
+        )
+
+    def _wait(
+        self,
+        pending: _PendingAppend,
+        number: int,
+        led: LeaderPartition,
+        appended: LogAppendInfo,
+        when_durable: Callable[[Callable[[LogbusError | None], None]], None],
+    ) -> None:
+        """Have the outcome wait until what was written is as safe as was asked."""
+
+        def for_client(callback: Callable[[LogbusError | None], None]) -> None:
+            when_durable(
+                lambda error: callback(None if error is None else self._for_client(led, error))
+            )
+
+        pending.wait_for(number, appended, for_client)
 
     def _parts(
         self, partitions: Sequence[AppendPartition], payload: memoryview
@@ -193,7 +225,7 @@ class AppendHandler:
             when_flushed = partial(
                 led.log.when_flushed, appended.end_offset, truncations=appended.truncations
             )
-            pending.wait_for(number, appended, when_flushed)
+            self._wait(pending, number, led, appended, when_flushed)
         else:
             pending.succeeded(number, appended)
 
@@ -216,7 +248,7 @@ class AppendHandler:
                 appended.end_offset, replicated, truncations=appended.truncations
             )
 
-        pending.wait_for(number, appended, when_replicated)
+        self._wait(pending, number, led, appended, when_replicated)
 
     def _stage(
         self,
@@ -239,7 +271,8 @@ class AppendHandler:
 
             staged.when_flushed(flushed)
 
-        pending.wait_for(number, LogAppendInfo(first, first, staged.staged_at_us), when_staged)
+        info = LogAppendInfo(first, first, staged.staged_at_us)
+        self._wait(pending, number, led, info, when_staged)
 
 
 def _named(request: AppendRequest | StageRequest) -> Iterator[TopicPartition]:

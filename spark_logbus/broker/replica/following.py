@@ -177,7 +177,7 @@ class Following:
             topic_id = followed.wanted.topic_id if followed.is_copy else topic_id
         was_followed = wanted or (followed.wanted if followed is not None else None)
         if was_followed is not None:  # else it has the rule of who leads it, perhaps
-            if len(was_followed.brokers) > 1:
+            if was_followed.is_of_several:
                 self._watermarks.hold(topic_partition)
             else:
                 self._watermarks.lead(topic_partition)

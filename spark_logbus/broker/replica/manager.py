@@ -277,7 +277,9 @@ class ReplicaManager:
         try:
             states = self._known.read(image.topics.values())
             self._step_down()
-            self._leave_offline()
+            if self._leave_offline():
+                # What was read before says that these are led here: they are not taken again.
+                states = {**states, **self._known.read(image.topics.values())}
             if self._take(image, states, term, all_led=image is not self._configured):
                 self._configured = image
             else:
@@ -325,9 +327,9 @@ class ReplicaManager:
             ):
                 self._leadership.step_down(topic_partition, led, state)
 
-    def _leave_offline(self) -> None:
-        """Leaves to others what is led with logs that take nothing any more. Raises
-        CoordinationError."""
+    def _leave_offline(self) -> bool:
+        """Leaves to others what is led with logs that take nothing any more; returns True if there
+        was some. Raises CoordinationError."""
         offline = {
             topic_partition: led
             for topic_partition, led in self._replicas.leading().items()
@@ -337,6 +339,7 @@ class ReplicaManager:
         }
         if offline:
             self._leadership.leave_offline(offline, self._live)
+        return bool(offline)
 
     def _take(self, image: TopicsImage, states: ReadStates, term: object, *, all_led: bool) -> bool:
         """Leads what is to be led here; ``all_led``: what is led already is to be configured as its

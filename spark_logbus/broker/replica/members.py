@@ -103,6 +103,11 @@ class Members:
         return 1 + len(self._members.keys() - self._leaving) >= self.least
 
     @property
+    def is_alone(self) -> bool:
+        """True if only the leader is in sync."""
+        return not self._members
+
+    @property
     def is_under_replicated(self) -> bool:
         return not {*self.assigned} <= {self._broker_id, *self._members}
 

@@ -76,9 +76,16 @@ class TopicRemoval:
                     topic_partition, errors[topic_partition], extra=about,
                 )  # fmt: skip
             else:
-                self._replicas.change(topic_partition, ReplicaEvent.REMOVE)
+                self._removed(topic_partition)
                 logger.info("Removed %s: its topic was deleted.", topic_partition, extra=about)
         return not errors
+
+    def _removed(self, topic_partition: TopicPartition) -> None:
+        """Notes that the log of a deleted topic is gone, unless one of that name is followed by
+        now."""
+        with self._replicas.lock:
+            if self._replicas.get(topic_partition).state is ReplicaState.REMOVING:
+                self._replicas.change(topic_partition, ReplicaEvent.REMOVE)
 
 
 def _why_kept(record: TopicRecord, before: TopicsImage, now: TopicsImage) -> str | None:

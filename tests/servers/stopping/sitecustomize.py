@@ -7,11 +7,12 @@ written or moved. The first process that comes to it adds its id to the name, so
 stops there, and stops. What then becomes of it, and of others meanwhile, is for the test to say.
 
 The flushes of a process take longer while there is a file ``slow-flushes.<process id>`` with the
-seconds that each takes.
+seconds that each takes, and fail while there is one ``failing-flushes.<process id>``.
 """
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import signal
@@ -41,13 +42,15 @@ def _armed(point: str, topic: str) -> Path:
     return Path(_POINTS, f"{point}.{topic}")
 
 
-def _slow(flush: Callable[[Any], None]) -> Callable[[Any], None]:
-    def slow_flush(descriptor: Any) -> None:
+def _with_faults(flush: Callable[[Any], None]) -> Callable[[Any], None]:
+    def faulty_flush(descriptor: Any) -> None:
         with suppress(FileNotFoundError):
             time.sleep(float(_armed("slow-flushes", str(os.getpid())).read_text()))
+        if _armed("failing-flushes", str(os.getpid())).exists():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         flush(descriptor)
 
-    return slow_flush
+    return faulty_flush
 
 
 # Any below, because types rightly have no word for what is done to modules here.
@@ -196,5 +199,5 @@ class _PointsLoader(Loader):
 
 if _POINTS:
     _files: Any = os
-    _files.fsync, _files.fdatasync = _slow(os.fsync), _slow(os.fdatasync)
+    _files.fsync, _files.fdatasync = _with_faults(os.fsync), _with_faults(os.fdatasync)
     sys.meta_path.insert(0, _Finder())
