@@ -12,16 +12,11 @@ from spark_logbus.client import Cluster, Producer, ProducerConfig
 from spark_logbus.errors import LogbusError, PartitionOfflineError
 from spark_logbus.model import Acks
 from tests.helpers import wait_until
-from tests.integration.broker.test_elections import (
-    ALL,
-    CONFIG,
-    Brokers,
-    create,
-    numbers,
-    send,
-)
+from tests.integration.broker.test_elections import create
 from tests.servers.kill_points import KillPoints
+from tests.servers.replicas import BrokerProcesses, numbers, send
 
+BROKERS = (1, 2, 3)
 LASTING_MS = 10_000  # a session, which is to outlast a busy machine's pauses
 
 
@@ -34,27 +29,27 @@ def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KillPoints:
 
 
 @pytest.fixture
-def brokers(points: KillPoints, tmp_path: Path, chroot: str) -> Iterator[Brokers]:
-    three = Brokers(tmp_path, chroot, session_ms=LASTING_MS)
+def brokers(points: KillPoints, tmp_path: Path, chroot: str) -> Iterator[BrokerProcesses]:
+    three = BrokerProcesses(tmp_path, chroot, BROKERS, session_ms=LASTING_MS)
     try:
-        three.start(*ALL)
+        three.start(*BROKERS)
         yield three
     finally:
-        three.stop()
+        three.end_all()
 
 
 @pytest.fixture
-def cluster(brokers: Brokers) -> Iterator[Cluster]:
-    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as cluster:
+def cluster(brokers: BrokerProcesses) -> Iterator[Cluster]:
+    with brokers.connect() as cluster:
         yield cluster
 
 
 def test_a_leader_whose_disk_dies_is_replaced_and_comes_back_when_it_works_again(
-    brokers: Brokers, cluster: Cluster, points: KillPoints
+    brokers: BrokerProcesses, cluster: Cluster, points: KillPoints
 ) -> None:
     """The process lives on, in sync by all that its session tells; a producer notices nothing."""
     leader = create(brokers, cluster, partitions=3)
-    others = sorted({*ALL} - {leader})
+    others = sorted({*BROKERS} - {leader})
     stopping, sent = threading.Event(), [0]
     failures: list[LogbusError] = []
 
@@ -83,7 +78,7 @@ def test_a_leader_whose_disk_dies_is_replaced_and_comes_back_when_it_works_again
             assert leader not in now.in_sync
             wait_for_more()
             assert brokers.processes[leader].running
-        brokers.wait_until_in_sync(*ALL)
+        brokers.wait_until_in_sync(*BROKERS)
         assert brokers.state().leader == now.leader, "the lead stays where it is"
         wait_for_more()
     finally:
@@ -91,7 +86,7 @@ def test_a_leader_whose_disk_dies_is_replaced_and_comes_back_when_it_works_again
         thread.join(60)
     assert failures == []
     assert numbers(cluster, sent[0]) == [*range(sent[0])]
-    brokers.wait_until_in_sync(*ALL)
+    brokers.wait_until_in_sync(*BROKERS)
     for each in others:
         brokers.processes[each].kill()
     brokers.wait_until_led(by=leader)
@@ -99,11 +94,11 @@ def test_a_leader_whose_disk_dies_is_replaced_and_comes_back_when_it_works_again
 
 
 def test_a_leader_that_is_alone_in_sync_keeps_the_lead_when_its_disk_dies(
-    brokers: Brokers, cluster: Cluster, points: KillPoints
+    brokers: BrokerProcesses, cluster: Cluster, points: KillPoints
 ) -> None:
     leader = create(brokers, cluster)
     send(cluster, range(50))
-    for each in {*ALL} - {leader}:
+    for each in {*BROKERS} - {leader}:
         brokers.processes[each].kill()
     brokers.wait_until_in_sync(leader)
     wait_until(lambda: numbers(cluster, 50) == [*range(50)])
