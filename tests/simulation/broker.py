@@ -159,7 +159,7 @@ class Process:
             fetcher._round()
 
     def look_at_members(self) -> None:
-        self.broker._in_sync._look()
+        self.broker._in_sync.thread._work()
 
     def flush(self) -> None:
         self.flusher.run()
@@ -374,6 +374,10 @@ class Pending:
         self._api, self._request = api, request
         self.payload = memoryview(b"")
 
+    def starts(self, _: Deadline) -> bool:
+        """Tells that the answer begins to come."""
+        return True
+
     def result(self, kind: type[_M], _: Deadline, *, begun: Deadline | None = None) -> _M:
         self._world.pause()
         self._request.max_wait_ms = 0
@@ -420,6 +424,7 @@ def replacements(world: World) -> Iterator[None]:
         f"{replica}.hand_over.ThreadPoolExecutor": _Inline,
         f"{replica}.hand_over.threading.Timer": _NoTimer,
         f"{replica}.fetcher.connect": connect,
+        f"{replica}.fetcher.Poller": mock.Mock,
         "spark_logbus.broker.publisher._Flushes": Flushes,
         "secrets.token_hex": lambda count: world.random.randbytes(count).hex(),
     }

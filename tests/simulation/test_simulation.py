@@ -65,13 +65,6 @@ def _counts_late(self: Members, change: Change) -> Change:
     return change
 
 
-def _drops_first(self: Members, change: Change) -> Change:
-    self._counted.update(change.add)
-    for each in change.remove:
-        self._counted.pop(each, None)
-    return change
-
-
 def _tells_written(self: FollowedLog, max_bytes: int) -> FollowedPartition:
     told = _REQUEST(self, max_bytes)
     told.flushed_end = told.safe_end = told.offset
@@ -89,10 +82,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 #: Rules that are broken, and the first seed that finds it as the code is now.
 BROKEN: Final[dict[str, tuple[int, dict[Any, Callable[..., Any]]]]] = {
-    "a joiner counts only when its write is heard": (23, {(Members, "begin"): _counts_late}),
-    "the leader drops a member for itself before ZooKeeper": (
-        219, {(Members, "begin"): _drops_first},
-    ),
+    "a joiner counts only when its write is heard": (106, {(Members, "begin"): _counts_late}),
     "in-sync names brokers and no log ids": (
         5, {f"{_RULES}._flaw": _nothing, f"{_MEMBERS}._is_of": lambda *_: True},
     ),
