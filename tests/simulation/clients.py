@@ -193,7 +193,10 @@ class Writer(Client):
         request = DecideRequest(
             self.NAME, "", decision, settled=self.settled, promises=dict([self._promise])
         )
-        process = self.world.random.choice(self.world.processes())
+        processes = self.world.processes()
+        if not processes:
+            return
+        process = self.world.random.choice(processes)
         found = self._outcome(self._send_to(process, Api.DECIDE, request))
         if isinstance(found, DecideResponse) and found.outcome == "decided":
             self.is_decided = True
