@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -192,8 +193,12 @@ class Publisher:
 
         def append(each: PartitionShare) -> None:
             led = self._led(each)
-            end = led.log.publishing.publish(each, leader_epoch=led.leader_epoch)
-            led.log.replication.when_replicated(end, flushes.expect(each.topic_partition))
+            published = led.log.publishing.publish(each, leader_epoch=led.leader_epoch)
+            led.log.replication.when_replicated(
+                published.end,
+                flushes.expect(each.topic_partition),
+                truncations=published.truncations,
+            )
 
         outcomes = self._for_each(shares, append)
         flushed = flushes.wait(_FLUSH_WAIT_S)
@@ -224,12 +229,12 @@ class Publisher:
         with ThreadPoolExecutor(_COPIERS, thread_name_prefix="publisher-copy") as copiers:
             return list(copiers.map(partial(_attempt, append), shares))
 
-    def _logs_led(self) -> list[PartitionLog]:
-        """Returns the logs that are led here. What is staged in any other stays: its leader, or who
-        leads it next, knows what it is for."""
+    def _all_led(self) -> list[LeaderPartition]:
+        """Returns the partitions that are led here. What is staged in any other log stays: its
+        leader, or who leads it next, knows what it is for."""
         leader = self._replica_manager.find
         return [
-            log
+            led
             for log in self._logs.logs()
             if (led := leader(log.topic_partition)) is not None and led.log is log
         ]
@@ -251,19 +256,20 @@ class Publisher:
         producer_id = None if attempt is None else stage_id(write, attempt)
         if producer_id is None:
             self._logs.closed_writes.add(write)
-        logs = [log for log in self._logs_led() if log.staging.holds(write, producer_id)]
-        if not logs:
+        holding = [led for led in self._all_led() if led.log.staging.holds(write, producer_id)]
+        if not holding:
             return
         self._require_lease()
         promise = self.promises.current()
-        if any(log.staging.is_promised(write, promise.number) for log in logs):
+        if any(led.log.staging.is_promised(write, promise.number) for led in holding):
             promise = self.promises.renew()  # before it is read what is decided
         found = self._writers.pending()
         self._note_decided(found)
         decided = _Decided(found)
         known = self.decided.find(write)
         refused: list[TopicPartition] = []
-        for log in logs:
+        for led in holding:
+            log, epoch = led.log, led.leader_epoch
             if known is not None and producer_id is not None:
                 counts = producer_id in StageIds.of(write, known[1].attempts)
                 keep = counts and decided.keep(write, known[0])
@@ -275,9 +281,9 @@ class Publisher:
             if keep or write in log.staging.decided:
                 refused.append(log.topic_partition)
             elif producer_id is None:
-                log.staging.discard_undecided(write, promise.number)
+                log.staging.discard_undecided(write, promise.number, leader_epoch=epoch)
             else:
-                log.staging.discard_attempt(producer_id, promise.number)
+                log.staging.discard_attempt(producer_id, promise.number, leader_epoch=epoch)
         if refused:
             raise InvalidRequestError(
                 f"The write {write} is decided, so what it has staged for {refused[0]} is "
@@ -296,12 +302,13 @@ class Publisher:
 
     def look(self) -> None:
         """One look at the list. Raises CoordinationError."""
-        logs = self._logs_led()
+        all_led = self._all_led()
+        logs = self._logs.logs()
         now_us = self._logs.clock.time.now_us()
         promise: Promise | None = None
         if self._lease.current():  # else another broker may have the id, and its promises
             promise = self.promises.current()
-            if any(log.staging.has_expired_promises(now_us, promise.number) for log in logs):
+            if any(led.log.staging.has_expired_promises(now_us, promise.number) for led in all_led):
                 promise = self.promises.renew()  # before it is read what is decided
         known = {log: dict(log.staging.decided) for log in logs}
         found = self._writers.pending()
@@ -318,10 +325,17 @@ class Publisher:
             for write, share in shares.items()
             if not decided.keep(write, share.writer)
         }
-        for log in logs:
-            log.publishing.settle(settled)
+        led_logs = {led.log for led in all_led}
+        self._follow([log for log in logs if log not in led_logs], states, settled)
+        for led in all_led:
+            led.log.publishing.settle(settled)
             if promise is not None:
-                log.staging.expire(now_us, keep=decided.keep, promise=promise.number)
+                led.log.staging.expire(
+                    now_us,
+                    keep=decided.keep,
+                    promise=promise.number,
+                    leader_epoch=led.leader_epoch,
+                )
         for writer, state in states.items():
             if self.thread.stopping.is_set() or self._session.state is not SessionState.CONNECTED:
                 return
@@ -335,6 +349,23 @@ class Publisher:
         if now - self._forgot_at >= _FORGET_EVERY_S:
             self._forgot_at = now
             self._forget()
+
+    def _follow(
+        self, logs: Sequence[PartitionLog], states: Mapping[str, WriterState], settled: set[int]
+    ) -> None:
+        """Has logs that others lead remember what of a decided write they have, as long as it is
+        published: this broker may be the next to lead."""
+        followed = {log.topic_partition: log for log in logs}
+        for log in logs:
+            log.publishing.forget(settled)
+        for writer, state in states.items() if followed else ():
+            if state.last is None:
+                continue
+            with suppress(InvalidRequestError):  # told of where it is followed up
+                for share in shares_of(state.last, writer):
+                    copy = followed.get(share.topic_partition)
+                    if copy is not None and copy.topic_id == share.topic_id:
+                        copy.publishing.remember(share)
 
     def _follow_up(self, writer: str, state: WriterState) -> None:
         decision = state.last

@@ -14,8 +14,12 @@ class EpochFence:
         self.epoch = -1
         self._error: LogbusError | None = None
 
+    def admits(self, leader_epoch: int) -> bool:
+        """True if something is taken in that epoch."""
+        return leader_epoch > self.epoch
+
     def check(self, leader_epoch: int) -> None:
-        if leader_epoch <= self.epoch:
+        if not self.admits(leader_epoch):
             assert self._error is not None, "set before the epoch"
             raise self._error.again()
 

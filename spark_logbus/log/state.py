@@ -170,6 +170,13 @@ class LogState:
                 self._published.pop(write, None)
         self.advance_high_watermark()
 
+    @property
+    def hidden_from(self) -> int | None:
+        """Offset from which on consumers see nothing, because a write is missing in part there."""
+        with self._lock:
+            starts = [each.start for each in self._published.values() if each.end is None]
+        return min(starts, default=None)
+
     def uncap_all(self) -> None:
         """End all caps, of a log whose high watermark another broker gives from now on."""
         with self._lock:

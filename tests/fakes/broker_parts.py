@@ -46,6 +46,7 @@ T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
 TOPIC_ID = "a" * 32
 EPOCH = 7
+BROKER_ID = 5
 
 
 class Polled(DelayedResponse):
@@ -94,7 +95,7 @@ def held_lease() -> Lease:
 def in_sync_over(
     clock: Clock,
     *,
-    broker_id: int = 5,
+    broker_id: int = BROKER_ID,
     followers: Followers | None = None,
     watermarks: HighWatermarks | None = None,
     states: PartitionStates | None = None,
@@ -148,7 +149,7 @@ class Logs:
     def lead(self, topic_partition: TopicPartition) -> PartitionLog:
         log = ensure_one(self.directory, topic_partition, topic_id=TOPIC_ID, config={})
         led = self.here.led[topic_partition] = LeaderPartition(log, EPOCH)
-        self.in_sync.lead(led, PartitionState(5, EPOCH, [5]))
+        self.in_sync.lead(led, PartitionState(BROKER_ID, EPOCH, [BROKER_ID]))
         return log
 
     def flush(self) -> None:

@@ -9,7 +9,13 @@ from typing import Final
 from spark_logbus.broker.replica.followers import Copy
 from spark_logbus.errors import CorruptRecordBatchError, InvalidRequestError, OffsetOutOfRangeError
 from spark_logbus.log import FlushPolicy, LogSlice, PartitionLog, StagedPosition
-from spark_logbus.protocol import FollowedPartition, LogPoint, ReplicateResult, StagedSource
+from spark_logbus.protocol import (
+    FollowedPartition,
+    LogPoint,
+    ReplicateResult,
+    StagedPoint,
+    StagedSource,
+)
 
 # A follower has copies of what the leader has staged, and of some that are over there: more than
 # twice as many as the leader takes make no sense.
@@ -103,9 +109,10 @@ def _staged(
     log: PartitionLog, there: StagedPosition, told: StagedPosition | None, *, room: int, first: bool
 ) -> tuple[StagedSource, LogSlice | None]:
     """Reads what the follower lacks of what a write has staged, as far as there is room."""
-    position = 0
-    if told is not None and log.staging.agrees(there.write, told.size_bytes, told.digest):
-        position = told.size_bytes
+    position = 0 if told is None else told.size_bytes
+    if told is not None and not log.staging.agrees(there.write, position, told.digest):
+        points = [StagedPoint(*each) for each in log.staging.points(there.write)]
+        return StagedSource(there.write, there.size_bytes, points=points), None
     source = StagedSource(there.write, there.size_bytes, position)
     if room <= 0 and not first:
         return source, None

@@ -116,7 +116,7 @@ class FollowedLog:
             self.ended = True
 
     def request(self, max_bytes: int) -> FollowedPartition:
-        """Returns what the leader is told, and asked for."""
+        """Returns what the leader is told, and asked for. Raises StorageError."""
         log, where = self.log, self.topic_partition
         if (offline := log.offline) is not None:
             raise offline.again()
@@ -126,6 +126,7 @@ class FollowedLog:
                 f"{log.directory}; it counts no more as one that has them, and copies them and "
                 "what follows them again."
             )
+        log.staging.renew_as_follower()
         staged = log.staging.replica_state()
         self._staged_at = {each.write: each.size_bytes for each in staged}
         # A record batch does not go over the end of a segment.
@@ -384,7 +385,9 @@ class FollowedLog:
             at += source.length
             told = self._staged_at.pop(source.write, 0)
             if source.position < told:
-                staging.drop_as_follower(source.write)
+                # It may be prepared, and this broker elected before all of it has come again.
+                points = [(each.position, each.digest) for each in source.points]
+                staging.cut_back_as_follower(source.write, points)
             if data:
                 try:
                     staging.append_as_follower(source.write, source.position, data)

@@ -35,6 +35,7 @@ class _Led(NamedTuple):
     led: LeaderPartition
     state: PartitionState
     log_end: int  # when the lead was taken
+    seen_end: int  # up to where consumers may have seen it by then
 
 
 class InSync:
@@ -92,8 +93,11 @@ class InSync:
         topic_partition = led.log.topic_partition
         others = [each for each in state.in_sync if each != self._broker_id]
         led.log.replication.begin(None if not others else state.committed or 0)
+        log_end, hidden_from = led.log.ends().log_end_offset, led.log.publishing.hidden_from
+        # No leader has shown a write of which this log lacks a part: all in sync have what is seen.
+        seen_end = log_end if hidden_from is None else min(log_end, hidden_from)
         with self._lock:
-            self._led[topic_partition] = _Led(led, state, led.log.ends().log_end_offset)
+            self._led[topic_partition] = _Led(led, state, log_end, seen_end)
             self._members.pop(topic_partition, None)
             self._look_at(topic_partition)
             if topic_partition not in self._members:
@@ -160,6 +164,7 @@ class InSync:
                 broker_id=self._broker_id,
                 followers=self._followers,
                 epoch_start=known.log_end,
+                seen_end=known.seen_end,
                 lag_s=self._lag_s,
                 clock=self._clock,
             )
@@ -211,7 +216,7 @@ class InSync:
         members = self._members.get(led.log.topic_partition)
         if members is None or members.led is not led or not members.hides_what_was_seen:
             return None
-        return members.epoch_start
+        return members.seen_end
 
     def require_ends(self, led: LeaderPartition) -> None:
         """Raise OffsetNotAvailableError as long as consumers may have seen more of a partition, of

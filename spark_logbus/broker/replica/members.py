@@ -65,12 +65,15 @@ class Members:
         broker_id: int,
         followers: Followers,
         epoch_start: int,
+        seen_end: int,
         lag_s: float,
         clock: Clock,
     ) -> None:
         self.led = led
         #: The log's end when this epoch began: all before it may have been acknowledged.
         self.epoch_start = epoch_start
+        #: All before it may have been seen, too.
+        self.seen_end = seen_end
         self.assigned: Collection[int] = ()
         self.joining: Collection[int] = ()
         self.least = 1
@@ -150,7 +153,7 @@ class Members:
     @property
     def hides_what_was_seen(self) -> bool:
         """True as long as consumers may have seen more, of the leader before, than they see."""
-        return self.led.log.ends().high_watermark < self.epoch_start
+        return self.led.log.ends().high_watermark < self.seen_end
 
     # -- followers that keep up -----------------------------------------------------------
 

@@ -77,6 +77,11 @@ def why_kept(
         return "ZooKeeper does not have the partition assigned to another broker"
     if state is None or isinstance(state, CorruptNodeError) or state.leader not in assigned:
         return "ZooKeeper does not know that a broker leads to which the partition is assigned"
+    if broker_id in state.in_sync and is_same_log(log.log_id, state.replicas.get(broker_id, "")):
+        return (
+            f"it is in sync until broker {state.leader} drops it, and has what was acknowledged "
+            "since as few others have"
+        )
     if state.refused is not None:
         return f"broker {state.leader} does not serve the partition: {state.refused}"
     if state.leader_epoch < log.extent.leader_epoch or (state.end or 0) < log.extent.end:

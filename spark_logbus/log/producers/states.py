@@ -256,6 +256,10 @@ class ProducerStateManager:
         """Forget no attempt of the write, however silent it is and however many others come."""
         self._protected.add(write)
 
+    def unprotect(self, write: int) -> None:
+        """Forget attempts of the write as those of others: nothing of it is to be appended."""
+        self._protected.discard(write)
+
     def release(self, attempts: StageIds) -> None:
         """Forget the attempts of a write: none of them appends again."""
         self._protected.discard(attempts.write)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Final
 
 from crc32c import crc32c
@@ -18,6 +20,8 @@ from spark_logbus.record import RecordBatchHeader
 
 # Checksum of the payload, time and mark, which it does not cover, producer, sequence, size.
 _FIELDS: Final = struct.Struct("<IqiqiI")
+# Two replicas differ in the last record batches, as a rule: so many are compared one by one.
+_COMPARED_EACH: Final = 200
 
 
 class StagedDigests:
@@ -49,6 +53,22 @@ class StagedDigests:
             return None
         return self._digests[number]
 
+    def points(self) -> list[tuple[int, int]]:
+        """Ends of record batches with the digests there, the last first: each of the last ones, and
+        of those before them ever fewer."""
+        count = len(self._ends)
+        back = list(range(1, min(_COMPARED_EACH, count - 1) + 1))
+        back += takewhile(lambda number: number < count, _doubled(2 * _COMPARED_EACH))
+        return [(self._ends[count - number], self._digests[count - number]) for number in back]
+
+    def cut(self, position: int) -> StagedDigests:
+        """The digests of what lies before ``position``, where a record batch ends."""
+        number = bisect_right(self._ends, position) - 1
+        found = StagedDigests()
+        found._ends, found._digests = self._ends[: number + 1], self._digests[: number + 1]
+        found.last = (found._ends[-1], found._digests[-1])
+        return found
+
     def end_within(self, position: int, max_bytes: int) -> int:
         """End of the last record batch from ``position`` on within ``max_bytes``, or of the first;
         ``position`` if there is none."""
@@ -57,3 +77,9 @@ class StagedDigests:
         if self._ends[number] <= position:
             number = min(bisect_right(self._ends, position, 0, count), count - 1)
         return max(self._ends[number], position)
+
+
+def _doubled(number: int) -> Iterator[int]:
+    while True:
+        yield number
+        number *= 2

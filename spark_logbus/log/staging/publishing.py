@@ -15,7 +15,7 @@ import threading
 from collections.abc import Collection
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_logbus.errors import LogbusError, NotLeaderError, StagedDataLostError
 from spark_logbus.log.disk.filesystem import storage_error, storage_errors
@@ -28,6 +28,14 @@ from spark_logbus.log.writer import LogWriter
 
 # Of a publishing between which other appends get their turn: some milliseconds.
 CHUNK_BYTES: Final = 8 << 20
+
+
+class Published(NamedTuple):
+    """Place of a write in the log: all of it lies before ``end``, as long as the log is truncated
+    no more than so often."""
+
+    end: int
+    truncations: int
 
 
 class PartitionPublishing:
@@ -112,8 +120,14 @@ class PartitionPublishing:
         with suppress(DamageFoundError), storage_errors("read from", self._writer.directory):
             self._state.cap_high_watermark(share.write, first, end=end)
 
-    def publish(self, share: DecidedShare, *, leader_epoch: int) -> int:
-        """Append what of the share is not in the log yet; the offset to flush, and to replicate to,
+    def remember(self, share: DecidedShare) -> None:
+        """Forget no attempt of a write that is decided, and published by the leader that the log
+        follows. Whoever leads next has to know how much of it the log has."""
+        self._staging.decided[share.write] = share
+        self._writer.between_appends(lambda producers, _: producers.protect(share.write))
+
+    def publish(self, share: DecidedShare, *, leader_epoch: int) -> Published:
+        """Append what of the share is not in the log yet; the end to flush, and to replicate to,
         before ``finish``. Consumers see it when the high watermark can pass that.
 
         Raises StagedDataLostError, StorageError, and what ``offline`` says.
@@ -131,7 +145,7 @@ class PartitionPublishing:
             end = self._writer.tail.end_offset
             self._state.bound_cap(share.write, end)
             self._writer.notify()
-            return end
+            return Published(end, self._writer.truncations)  # which waits for the lock
 
     def fence(self, leader_epoch: int, error: LogbusError, *, within_s: float) -> bool:
         """Publish nothing more in that leader epoch; False if what is under way takes longer. With
@@ -187,6 +201,13 @@ class PartitionPublishing:
         """Lock that keeps publishing out, so that no chunk goes on from one that was cut off."""
         return self._publishing
 
+    def forget(self, writes: Collection[int]) -> None:
+        """Forget writes that are published everywhere, in a log that follows."""
+        for write in writes:
+            share = self._staging.decided.pop(write, None)
+            if share is not None:
+                self._release(share)
+
     def settle(self, writes: Collection[int]) -> None:
         """Forget writes that are published everywhere, so that nobody publishes them again, with
         what attempts that did not count have staged. Or those that are given up here, for they
@@ -198,6 +219,11 @@ class PartitionPublishing:
                 self._state.uncap_high_watermark(write)
                 self._writer.notify()
             self._staging.discard_of(write, "" if share is None else share.writer)
+
+    @property
+    def hidden_from(self) -> int | None:
+        """Offset at which the first write begins of which a part is missing; None for none."""
+        return self._state.hidden_from
 
     def leave_to_leader(self) -> None:
         """Hide no part of a write any more, for a log that follows from now on: its high watermark

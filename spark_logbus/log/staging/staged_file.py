@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.errors import (
+    CorruptRecordBatchError,
     InvalidRequestError,
     OutOfOrderSequenceError,
     StorageError,
@@ -64,10 +65,18 @@ class StagedShare:
         self.size_bytes += header.size
         self.staged_at_us = max(self.staged_at_us, staged_at_us)
 
+    def take_back(self, header: RecordBatchHeader, position: int) -> None:
+        """Takes back the last record batch, which begins at ``position``."""
+        start, _ = self.extents.pop()
+        if start < position:
+            self.extents.append((start, position))
+        self.records -= header.record_count
+        self.size_bytes -= header.size
+
 
 class StagedFile(FlushedFile):
     """File of one write. Thread-safe: appends one at a time, beside flushes; what ``shares`` holds
-    only grows until ``clear``."""
+    only grows until ``clear``, but for a follower's."""
 
     def __init__(
         self,
@@ -108,28 +117,31 @@ class StagedFile(FlushedFile):
 
         Raises OSError.
         """
-        file = environment.files.open(path)
-        staged = cls(topic_partition, file, environment=environment)
-        size = file.size()
-        for position, header in verified_headers(file, size):
-            share = staged.shares.get(header.producer_id) or StagedShare()
-            same_write = staged.write in (None, write_of(header.producer_id))
+        staged = cls(topic_partition, environment.files.open(path), environment=environment)
+        staged._read_back()
+        return staged
+
+    def _read_back(self) -> None:
+        """Takes over what the file holds. Raises OSError."""
+        size = self.file.size()
+        for position, header in verified_headers(self.file, size):
+            share = self.shares.get(header.producer_id) or StagedShare()
+            same_write = self.write in (None, write_of(header.producer_id))
             if not same_write or header.base_sequence != share.records:
                 break
-            staged.write = write_of(header.producer_id)
-            staged.mark = header.leader_epoch if header.leader_epoch < 0 else None
-            staged.shares[header.producer_id] = share
+            self.write = write_of(header.producer_id)
+            self.mark = header.leader_epoch if header.leader_epoch < 0 else None
+            self.shares[header.producer_id] = share
             share.add(header, position, header.append_time_us)
-            staged.digests.add(header, mark=header.leader_epoch, staged_at_us=header.append_time_us)
-            staged._end = position + header.size
-        if staged.write is not None:
-            staged.promised = RECOVERED
-        if staged._end < size:
-            file.truncate(staged._end)
+            self.digests.add(header, mark=header.leader_epoch, staged_at_us=header.append_time_us)
+            self._end = position + header.size
+        if self.write is not None:
+            self.promised = RECOVERED
+        if self._end < size:
+            self.file.truncate(self._end)
         if size:
-            file.sync()
-        staged.flushed_end = staged._end
-        return staged
+            self.file.sync()
+        self.flushed_end = self._end
 
     @property
     def size_bytes(self) -> int:
@@ -278,6 +290,48 @@ class StagedFile(FlushedFile):
             self._end = at
             return at
 
+    def cut_back(self, write: int, points: Sequence[tuple[int, int]]) -> bool:
+        """Keep only what the leader has too: up to the highest of its ``points``, positions with
+        digests, at which the file has the same; False if there is none, and nothing is cut off.
+
+        On disk when it returns. Raises StorageError.
+        """
+        with self._writing, self._flushing:
+            if self.write != write:
+                return True
+            same = [end for end, digest in points if digest == self.digests.at(end)]
+            end = max(same, default=0)
+            if not end:
+                return False
+            try:
+                cut_off = [
+                    (position, parse_header(page, at))
+                    for page, at, position in header_places(self.file.pread, end, self._end)
+                ]
+                self.file.truncate(end)
+            except OSError as error:
+                raise storage_error("cut back", self.path, error) from error
+            except CorruptRecordBatchError:
+                return False
+            for position, header in reversed(cut_off):
+                share = self.shares.get(header.producer_id)
+                if share is not None:
+                    share.take_back(header, position)
+            self.shares = {each: share for each, share in self.shares.items() if share.extents}
+            self.digests = self.digests.cut(end)
+            self._end, self.flushed_end = end, min(end, self.flushed_end)
+            self._sync_to(end)
+            return True
+
+    def copy_flushed(self, failed: StagedFile) -> None:
+        """Take over what another file, of which a flush has failed, has on the disk; for one that
+        serves no write yet. Raises OSError."""
+        self.file.copy_from(failed.file, 0, failed.flushed_end, 0)
+        self._read_back()
+        self._serving_since_us = failed._serving_since_us
+        self.promised, self.writer, self.run = failed.promised, failed.writer, failed.run
+        self.write, self.mark, self.superseded = failed.write, failed.mark, failed.superseded
+
     def _same_here(self, batches: Sequence[ValidatedBatch], data: memoryview, position: int) -> int:
         """The number of record batches at the head that the file has at ``position``."""
         where, size = self.topic_partition, self._end
@@ -316,12 +370,15 @@ class StagedFile(FlushedFile):
     def _sync_tail(self) -> None:
         end = self._end
         if end > self.flushed_end:
-            try:
-                self._sync(self.file, end)
-            except OSError as error:
-                failure = storage_error("flush", self.path, error)
-                self.fail(failure)
-                logger.error("%s What was staged there is lost.", failure)
+            self._sync_to(end)
+
+    def _sync_to(self, end: int) -> None:
+        try:
+            self._sync(self.file, end)
+        except OSError as error:
+            failure = storage_error("flush", self.path, error)
+            self.fail(failure)
+            logger.error("%s What was staged there since the last flush is lost.", failure)
 
     # -- the end of a write -------------------------------------------------------------
 

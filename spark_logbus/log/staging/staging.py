@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -126,6 +126,17 @@ class PartitionStaging:
         self._free = [file for file in files if file.write is None]
         #: Writes that are published or to be, and not settled: for ``PartitionPublishing``.
         self.decided: dict[int, DecidedShare] = {}
+        for write in self._files:
+            self._protect(write)
+
+    def _protect(self, write: int) -> None:
+        """Has the log forget no attempt of a write as long as that has something staged here: it
+        may be on its way into the log, as a leader has decided that may be gone soon."""
+        self._writer.between_appends(lambda producers, _: producers.protect(write))
+
+    def _unprotect(self, write: int) -> None:
+        if write not in self.decided:
+            self._writer.between_appends(lambda producers, _: producers.unprotect(write))
 
     # -- staging ------------------------------------------------------------------------
 
@@ -189,6 +200,7 @@ class PartitionStaging:
                 file = self._free.pop() if self._free else self._create()
                 file.serve(write, self._environment.time.stamp_us(), mark=mark, run=run)
                 self._files[write] = file
+                self._protect(write)
                 for other in before:
                     other.superseded = True
             return file
@@ -257,6 +269,12 @@ class PartitionStaging:
         file = self._files.get(write)
         return file is not None and file.digests.at(position) == digest
 
+    def points(self, write: int) -> list[tuple[int, int]]:
+        """Positions with digests of what the write has staged here, the last first, by which a
+        replica with something else finds what both have."""
+        file = self._files.get(write)
+        return [] if file is None else file.digests.points()
+
     def read_as_replica(self, write: int, position: int, *, max_bytes: int) -> LogSlice | None:
         """Record batches of the write from ``position`` on, up to what is written; at most
         ``max_bytes``, but one at least. None when there is nothing (more).
@@ -298,6 +316,7 @@ class PartitionStaging:
                     mark = epoch if epoch < 0 else None
                     file.serve(write, self._environment.time.stamp_us(), mark=mark)
                     self._files[write] = file
+                    self._protect(write)
             end = file.append_as_follower(write, batches, data, position)
             if end is not None:  # else the write was dropped meanwhile
                 return StagedCopied(write, end, file)
@@ -325,6 +344,34 @@ class PartitionStaging:
         """Flush all of it now; the outcome shows in ``replica_state``."""
         for file in list(self._files.values()):
             file.flush()
+
+    def cut_back_as_follower(self, write: int, points: Sequence[tuple[int, int]]) -> None:
+        """Keep of what the write has staged here only what the leader has too, by its ``points``;
+        drop it where that is nothing. Raises StorageError."""
+        file = self._files.get(write)
+        if file is not None and not file.cut_back(write, points):
+            self.drop_as_follower(write)
+
+    def renew_as_follower(self) -> None:
+        """Go on in new files where a flush has failed, with what was on the disk before that. The
+        rest can be copied again. Raises StorageError, after which it may be tried again."""
+        if all(file.failure is None for file in list(self._files.values())):
+            return
+        with self._changing:
+            for write, failed in list(self._files.items()):
+                if failed.failure is not None:
+                    self._files[write] = self._renewed(failed)
+                    self._remove(failed)
+
+    def _renewed(self, failed: StagedFile) -> StagedFile:
+        file = self._create()
+        try:
+            file.copy_flushed(failed)
+        except OSError as error:
+            self._remove(file)
+            doing = f"renew {failed.path.name}, of which a flush has failed, in"
+            raise storage_error(doing, self._writer.directory, error) from error
+        return file
 
     def drop_as_follower(self, write: int) -> bool:
         """Drop what the write has staged here, which may be copied again; False for nothing."""
@@ -372,6 +419,7 @@ class PartitionStaging:
                 logger.warning("%s", storage_error("empty", file.path, error))
                 reusable = False
             del self._files[write]
+            self._unprotect(write)
             if reusable:
                 self._free.append(file)
             else:
@@ -382,18 +430,23 @@ class PartitionStaging:
         """Drop what the write has staged here, if it is of that writer."""
         self.discard(write, lambda file: file.is_by(writer))
 
-    def discard_undecided(self, write: int, promise: int | None) -> None:
+    def discard_undecided(self, write: int, promise: int | None, *, leader_epoch: int) -> None:
         """Drop what the write has staged here, unless it was prepared under the ``promise`` or a
-        later one: these stand."""
-        self.discard(write, lambda file: not file.is_promised(promise))
+        later one: these stand. Nothing is dropped when the lead in that epoch is given away."""
+        self.discard(write, partial(self._is_free, promise, leader_epoch))
 
-    def discard_attempt(self, producer_id: int, promise: int | None) -> None:
-        """Drop what an attempt has staged here, unless that was prepared under the ``promise`` or
-        a later one; the space is free when the write is over."""
+    def discard_attempt(self, producer_id: int, promise: int | None, *, leader_epoch: int) -> None:
+        """Drop what an attempt has staged here, as ``discard_undecided`` does what a write has; the
+        space is free when the write is over."""
         file = self._files.get(write_of(producer_id))
         if file is not None:
-            file.drop(producer_id, lambda: not file.is_promised(promise))
-            self.discard(write_of(producer_id), lambda file: not file.shares)
+            is_free = partial(self._is_free, promise, leader_epoch)
+            file.drop(producer_id, partial(is_free, file))
+            self.discard(write_of(producer_id), lambda file: not file.shares and is_free(file))
+
+    def _is_free(self, promise: int | None, leader_epoch: int, file: StagedFile) -> bool:
+        """True if the one who leads in that epoch may drop what is not promised."""
+        return self._writer.fence.admits(leader_epoch) and not file.is_promised(promise)
 
     def _remove(self, file: StagedFile) -> None:
         file.write = None
@@ -424,13 +477,15 @@ class PartitionStaging:
         *,
         keep: Callable[[int, str], bool],
         promise: int | None = None,
+        leader_epoch: int,
     ) -> None:
         """Drop what was staged longer ago than it is kept, or by a run of a writer that was
         succeeded by another, and files that are free for long.
 
         ``keep`` says of a write and its writer whether it is decided and not published, as of
         just now: without that nobody knows what may be dropped. ``promise`` stood before that was
-        looked up, None if none did: what was prepared under it or a later one stays.
+        looked up, None if none did: what was prepared under it or a later one stays. So does all
+        when the lead in ``leader_epoch`` is given away: it is for the next leader to say.
         """
         if not self._files and not self._free:
             return
@@ -439,7 +494,7 @@ class PartitionStaging:
         now = self._environment.clock.monotonic()
 
         def is_over(file: StagedFile) -> bool:
-            return _is_over(file, oldest_us) and not file.is_promised(promise)
+            return _is_over(file, oldest_us) and self._is_free(promise, leader_epoch, file)
 
         for write, file in list(self._files.items()):
             if write in self.decided or keep(write, file.writer):
@@ -478,9 +533,16 @@ def _is_over(file: StagedFile, oldest_us: int) -> bool:
 def recover_staged(
     topic_partition: TopicPartition, directory: Path, environment: LogEnvironment
 ) -> list[StagedFile]:
-    """The staged files in the directory of a log. Raises OSError."""
-    return [
+    """The staged files in the directory of a log, one of a write at most. Raises OSError."""
+    found = [
         StagedFile.recover(topic_partition, directory / name, environment=environment)
         for name in environment.files.names(directory)
         if names.parse_staged(name) is not None
     ]
+    longest: dict[int, StagedFile] = {}
+    for file in sorted(found, key=lambda file: file.size_bytes):
+        if file.write is not None:
+            if file.write in longest:  # the power went when one was renewed after a failed flush
+                longest[file.write].clear()
+            longest[file.write] = file
+    return found

@@ -20,6 +20,7 @@ __all__ = [
     "ReplicateResponse",
     "ReplicateResult",
     "StagedCopy",
+    "StagedPoint",
     "StagedSource",
 ]
 
@@ -93,15 +94,26 @@ class LogPoint(Message):
     offset: int
 
 
+class StagedPoint(Message):
+    """An end of a record batch of what a write has staged with the leader, and the digest there."""
+
+    position: int
+    digest: int
+
+
 class StagedSource(Message):
     """Place of what a write has staged with the leader: ``size`` bytes. ``length`` bytes of the
-    payload are of it, from ``position`` on: the end of the follower's copy, or 0 where that is to
-    be dropped first, because it is a copy of something else."""
+    payload are of it, from ``position`` on: the end of the follower's copy.
+
+    Where that has something else, ``position`` and ``length`` are 0. The copy is to be cut back
+    then to the highest of ``points`` at which both are the same, and dropped if there is none.
+    """
 
     write: int
     size: int
     position: int = 0
     length: int = 0
+    points: list[StagedPoint] = []
 
 
 class ReplicateResult(Message):

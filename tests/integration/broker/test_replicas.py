@@ -136,16 +136,23 @@ def test_appends_go_on_while_a_replica_is_gone_and_it_comes_back_in_sync(three: 
 
 
 def stage(
-    cluster: Cluster, topic: str, write: int, attempt: int, numbers: Iterable[int]
+    cluster: Cluster,
+    topic: str,
+    write: int,
+    attempt: int,
+    numbers: Iterable[int],
+    *,
+    size_kb: int = 0,
 ) -> StagedTask:
-    """Stages numbers in all three partitions in turn."""
+    """Stages numbers in all three partitions in turn, each in a record of that size at least."""
     records: Counter[TopicPartition] = Counter()
     with Producer(cluster, stage_id=stage_id(write, attempt)) as producer:
         futures = []
         for number in numbers:
             where = TopicPartition(topic, number % 3)
             records[where] += 1
-            futures.append(producer.send(topic, b"%d" % number, partition=where.partition))
+            value = b"%d" % number + b" " * (size_kb << 10)
+            futures.append(producer.send(topic, value, partition=where.partition))
         for future in futures:
             future.result(60)
     return StagedTask(attempt, dict(records), 1_000)

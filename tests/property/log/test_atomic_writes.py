@@ -276,7 +276,10 @@ class AtomicWrites(RuleBasedStateMachine):
         for partition in PARTITIONS:
             now_us = self.broker.clock.now_us()
             self.log(partition).staging.expire(
-                now_us, keep=lambda write, _: write in self.pending(), promise=self.promise
+                now_us,
+                keep=lambda write, _: write in self.pending(),
+                promise=self.promise,
+                leader_epoch=1,
             )
 
     # -- promises -------------------------------------------------------------------------------

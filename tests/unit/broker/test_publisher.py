@@ -26,13 +26,21 @@ from spark_logbus.coordination.writes.decisions import (
     WriterState,
 )
 from spark_logbus.coordination.writes.promises import Promise, Promises
-from spark_logbus.errors import CoordinationError, InvalidNameError, StagedDataLostError
+from spark_logbus.errors import (
+    CoordinationError,
+    InvalidNameError,
+    NotLeaderError,
+    StagedDataLostError,
+)
 from spark_logbus.log import DecidedShare, LogConfig, StagedBy
+from spark_logbus.log.staging.publishing import Published
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.stage_id import StageIds
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
+from tests.builders.producers import batch
+from tests.builders.record_batches import record_batch
 from tests.builders.staged import attempt, publish, stage
-from tests.fakes.broker_parts import TOPIC_ID, Logs, held_lease, logs_in
+from tests.fakes.broker_parts import EPOCH, TOPIC_ID, Logs, held_lease, logs_in
 from tests.fakes.log_directory import offsets_from
 from tests.fakes.writers import MemoryWriters, promises_of
 
@@ -279,11 +287,53 @@ def test_what_is_staged_where_another_broker_leads_is_nobodys_to_drop_here(world
     world.look()
     world.publisher.discard(1)
     assert log.staging.totals.writes == 2
-    assert log.staging.decided.keys() == {2}
     world.logs.here.led[T0] = LeaderPartition(log, 8)
     world.look()
     assert log.staging.totals.writes == 0
     assert not log.staging.decided
+
+
+def test_what_comes_in_the_place_of_a_published_write_is_not_taken_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lead goes just when it is published: the log is cut back, and grows to the same end."""
+    world.stage(T0, 1)
+    log = world.logs.here.led[T0].log
+    genuine = log.publishing.publish
+
+    def and_another_leads(share: DecidedShare, *, leader_epoch: int) -> Published:
+        published = genuine(share, leader_epoch=leader_epoch)
+        log.truncate_to(0, below_watermark=True)
+        log.append_as_leader(record_batch(published.end), leader_epoch=leader_epoch + 1)
+        log.flush()
+        return published
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.publishing, "publish", and_another_leads)
+        (outcome,) = world.publisher.publish([share_of(T0, 1)])
+    assert isinstance(outcome, NotLeaderError)
+    assert log.staging.holds(1)
+
+
+def test_a_log_that_follows_knows_what_it_has_of_a_decided_write_for_as_long_as_that_is(
+    world: World,
+) -> None:
+    """Keeps whoever is elected from taking a published write for a lost one."""
+    log = world.logs.here.led.pop(T0).log
+    log.append_as_leader(batch(0, 2, producer=attempt(1, write=1)), leader_epoch=EPOCH)
+    log.flush()
+    world.decide("writer", 1, "t", "elsewhere")
+    world.topics["elsewhere"] = CorruptNodeError("The node is garbage.")
+    world.look()
+    world.logs.clock.advance(30 * DAY)
+    world.logs.directory.maintain()
+    world.look()
+    log.publishing.require_published(share_of(T0, 1))
+    world.writers.published("writer", 1, {"t": [0], "elsewhere": [0]})
+    world.look()
+    assert not log.staging.decided
+    with pytest.raises(StagedDataLostError):
+        log.publishing.require_published(share_of(T0, 1))
 
 
 def test_a_promise_is_kept_while_nothing_of_it_expires(world: World) -> None:

@@ -321,7 +321,7 @@ def test_a_write_that_was_cut_in_half_is_published_whole(tmp_path: Path) -> None
     decided = share(30, 1, 2)
     stage(log, attempt(1), *[1] * 15)
     stage(log, attempt(2), *[1] * 15)
-    end = log.publishing.publish(decided, leader_epoch=1)
+    end = log.publishing.publish(decided, leader_epoch=1).end
     assert log.ends().high_watermark == 1
     assert log.truncate_to(20) == 20
     with pytest.raises(NotLeaderError, match="19 are left"):
@@ -356,7 +356,7 @@ def test_publishing_and_truncations_take_turns(tmp_path: Path) -> None:
                 wait(cuts, timeout=0.2)  # it comes in between here, if it may
 
         log.when_written(cut)
-        end = log.publishing.publish(decided, leader_epoch=1)
+        end = log.publishing.publish(decided, leader_epoch=1).end
         assert end == 120
         assert [each.result() for each in cuts] == [2, 2]
         log.when_written(None)

@@ -33,6 +33,7 @@ from spark_logbus.protocol import (
     ReplicateResponse,
     ReplicateResult,
     StagedCopy,
+    StagedPoint,
 )
 from tests.builders.staged import WRITE, attempt, stage
 from tests.fakes.broker_parts import (
@@ -463,7 +464,7 @@ def test_a_staging_wakes_who_waits(following: Following) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["digest", "longer", "half"])
-def test_a_copy_of_something_else_begins_anew(following: Following, wrong: str) -> None:
+def test_a_copy_of_something_else_is_to_be_cut_back(following: Following, wrong: str) -> None:
     stage(following.led.log, attempt(1), 1)
     there = position_of(following, WRITE)
     size, digest = there.size_bytes, there.digest
@@ -472,7 +473,9 @@ def test_a_copy_of_something_else_begins_anew(following: Following, wrong: str) 
         "longer": StagedCopy(WRITE, size + 1, size, digest),
         "half": StagedCopy(WRITE, size - 1, 0, digest),
     }[wrong]
-    assert staged(following, copy(staged=[told])) == [(WRITE, size, 0, size)]
+    (source,) = one(following.ask(copy(staged=[told]))).staged
+    assert (source.write, source.size, source.position, source.length) == (WRITE, size, 0, 0)
+    assert source.points == [StagedPoint(size, digest)]
     other = following.followers.find(following.led, FOLLOWER)
     assert other is not None
     assert not other.copy.has(0, [there])

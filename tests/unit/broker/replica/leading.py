@@ -26,6 +26,7 @@ from tests.fakes.broker_parts import (
     Logs,
     record_batch,
 )
+from tests.fakes.log_directory import ensure_one
 
 LEADER, TWO, THREE, FOUR = 5, 2, 3, 4
 IDS = {LEADER: "5" * 32, TWO: "2" * 32, THREE: "3" * 32, FOUR: "4" * 32}
@@ -92,7 +93,7 @@ class Leading:
             lag_max_ms=int(1000 * LAG_S),
             clock=logs.clock,
         )
-        self.log = logs.lead(T0)
+        self.log = ensure_one(logs.directory, T0, topic_id=TOPIC_ID, config={})
 
     @staticmethod
     def topic(*assigned: int, config: Mapping[str, str] | None = None) -> TopicRecord:

@@ -17,7 +17,8 @@ from spark_logbus.errors import (
     UnknownTopicError,
 )
 from spark_logbus.log import StagedPosition
-from tests.builders.staged import WRITE, attempt, stage
+from tests.builders.producers import batch
+from tests.builders.staged import WRITE, attempt, share, stage
 from tests.fakes.broker_parts import (
     EPOCH,
     T0,
@@ -340,6 +341,25 @@ def test_a_new_leader_does_not_know_its_ends_before_the_watermark_has_come_so_fa
     leading.tell_all(5)
     assert leading.in_sync.hidden_until(leading.led) is None
     leading.in_sync.require_ends(leading.led)
+
+
+def test_a_write_that_cannot_be_published_whole_keeps_no_end_from_readers(
+    leading: Leading,
+) -> None:
+    """The disk of a new leader is full, say. No leader has shown more than what lies before it."""
+    leading.append(3)
+    for number in (1, 2):
+        leading.log.append_as_leader(batch(0, producer=attempt(number)), leader_epoch=EPOCH)
+    leading.log.flush()
+    leading.log.publishing.expect(share(9, 1, 2))
+    leading.lead(epoch=EPOCH + 1)
+    leading.tell_all(2)
+    assert leading.in_sync.hidden_until(leading.led) == 3
+    leading.tell_all(5)
+    assert leading.watermark == 3
+    leading.in_sync.require_ends(leading.led)
+    members = leading.members
+    assert members.epoch_start == 5, "who joins has all that may have been acknowledged"
 
 
 # -- what is staged ------------------------------------------------------------------------------

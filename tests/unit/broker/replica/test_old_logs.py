@@ -43,6 +43,20 @@ def test_a_log_that_the_leader_has_as_a_whole_is_not_kept() -> None:
     assert why_kept(without_records, RECORD, STATE, broker_id=HERE) is None
 
 
+def test_a_copy_that_is_in_sync_is_kept_until_the_leader_has_dropped_it() -> None:
+    """Its move was cancelled. What was acknowledged since may be on the leader's disk and here."""
+    copy = LOG._replace(extent=Extent(8, 10), log_id=OTHER_ID, is_copy=True)
+    state = msgspec.structs.replace(
+        STATE, in_sync=[THERE, HERE], replicas={THERE: ID, HERE: OTHER_ID}
+    )
+    assert "in sync until broker 2 drops it" in (
+        why_kept(copy, RECORD, state, broker_id=HERE) or ""
+    )
+    another = copy._replace(log_id="ab" * 16)
+    assert why_kept(another, RECORD, state, broker_id=HERE) is None
+    assert why_kept(copy, RECORD, STATE, broker_id=HERE) is None
+
+
 def test_a_log_that_may_have_lost_records_since_is_known_for_the_one_before() -> None:
     renewed = LOG._replace(log_id=renewed_log_id(ID))
     assert why_kept(renewed, RECORD, STATE, broker_id=HERE) is None

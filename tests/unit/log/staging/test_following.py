@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ from spark_logbus.errors import (
     OutOfOrderSequenceError,
     StorageError,
 )
-from spark_logbus.log import LogConfig, PartitionLog, StagedBy, StagedPosition
+from spark_logbus.log import DecidedShare, LogConfig, PartitionLog, StagedBy, StagedPosition
 from spark_logbus.record import split
+from spark_logbus.record.stage_id import StageIds
 from tests.builders.producers import batch
+from tests.builders.record_batches import record_batch
 from tests.builders.staged import WRITE, attempt, producers_in, publish, share, stage
-from tests.fakes.disk import AllSurvives, RandomSurvival, SimulatedDisk
+from tests.fakes.disk import AllSurvives, PowerCutError, RandomSurvival, SimulatedDisk
 from tests.fakes.log_directory import Broker, offsets_from
 
 CONFIG = LogConfig(segment_bytes=4096, index_interval_bytes=256)
@@ -106,9 +109,9 @@ def test_it_does_not_expire_before_its_decision_is_looked_up(
     pull(leader, log)
     follower.clock.advance(30 * 24 * 3600)
     now_us = follower.clock.now_us()
-    log.staging.expire(now_us, keep=lambda *_: False, promise=None)
+    log.staging.expire(now_us, keep=lambda *_: False, promise=None, leader_epoch=1)
     assert log.staging.holds(WRITE)
-    log.staging.expire(now_us, keep=lambda *_: False, promise=1)
+    log.staging.expire(now_us, keep=lambda *_: False, promise=1, leader_epoch=1)
     assert not log.staging.holds(WRITE)
 
 
@@ -226,6 +229,92 @@ def test_after_a_crash_it_goes_on_with_what_is_left(
     broker.log().staging.flush_as_follower()
     publish(broker.log(), share(20, 1, 2))
     assert offsets_from(broker.log(), 0) == list(range(20))
+
+
+def cut_back(leader: PartitionLog, log: PartitionLog) -> None:
+    """Cuts the follower's file back to what the leader has too, and goes on from there."""
+    log.staging.cut_back_as_follower(WRITE, leader.staging.points(WRITE))
+    pull(leader, log)
+
+
+def renew(_: PartitionLog, log: PartitionLog) -> None:
+    """Has the follower go on in a new file, as after a failed flush."""
+    file = log.staging.file_of(WRITE)
+    assert file is not None
+    file.fail(StorageError("The disk is failing."))
+    log.staging.renew_as_follower()
+    assert log.staging.file_of(WRITE) is not file
+
+
+@pytest.mark.parametrize("change", [cut_back, renew])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_prepared_outlives_a_power_cut_at_each_step_of_a_change(
+    leader: PartitionLog,
+    tmp_path: Path,
+    change: Callable[[PartitionLog, PartitionLog], None],
+    seed: int,
+) -> None:
+    stage(leader, attempt(1), 2, 1, 1)
+    prepared = place(leader)
+    elected = Broker(tmp_path / "elected", config=CONFIG).log()
+    pull(leader, elected)
+    stage(elected, attempt(3), 1, 1)
+    for number in count():
+        disk = SimulatedDisk()
+        broker = Broker(files=disk, config=CONFIG)
+        pull(leader, broker.log())
+        stage(broker.log(), attempt(2), 1, 1)  # which the leader has not
+        broker.log().staging.flush_as_follower()
+        disk.cut_power_at = len(disk.operations) + number
+        was_cut = False
+        try:
+            change(elected, broker.log())
+        except PowerCutError:
+            was_cut = True
+        disk.crash(RandomSurvival(seed) if seed else AllSurvives())
+        broker.start()
+        assert broker.log().staging.totals.writes == 1
+        assert broker.log().staging.agrees(WRITE, prepared.size_bytes, prepared.digest)
+        cut_back(elected, broker.log())
+        assert place(broker.log()).digest == place(elected).digest
+        broker.log().staging.flush_as_follower()
+        broker.restart()
+        assert place(broker.log()).digest == place(elected).digest
+        publish(broker.log(), share(4, 1))
+        assert offsets_from(broker.log(), 0) == [0, 2, 3]
+        if not was_cut:
+            break
+    assert number >= 4, "the power was cut at each of some steps"
+
+
+@pytest.mark.parametrize("dies", ["half way", "at the end"])
+def test_an_elected_follower_knows_all_that_it_has_of_a_write_of_many_tasks(
+    leader: PartitionLog, follower: Broker, dies: str
+) -> None:
+    """A log that has led before forgets producers of which there are too many. Whoever leads next
+    would append what it has forgotten for the second time."""
+    tasks = 1_500
+    follower.append(record_batch(1))
+    leader.append_as_leader(record_batch(1), leader_epoch=0)
+    for task in range(tasks):
+        stage(leader, attempt(task), 1, flush=False)
+    leader.staging.flush_as_follower()
+    log = follower.log()
+    pull(leader, log, max_bytes=1 << 20)
+    log.staging.flush_as_follower()
+    decided = DecidedShare(StageIds(WRITE, [(0, tasks - 1)]), tasks)
+    leader.publishing.publish(decided, leader_epoch=1)
+    end = 1 + tasks if dies == "at the end" else 1 + 1_200
+    while (offset := log.ends().log_end_offset) < end:
+        piece = leader.read_as_replica(offset, max_bytes=1)
+        assert piece is not None
+        log.append_as_follower(memoryview(bytearray(piece.read())))
+    if dies == "at the end":
+        log.staging.drop_as_follower(WRITE)  # which the leader has no more
+    log.publishing.expect(decided)
+    publish(log, decided)
+    assert log.ends().log_end_offset == 1 + tasks
+    assert offsets_from(log, 0) == list(range(1 + tasks))
 
 
 def test_a_full_disk_takes_nothing(leader: PartitionLog) -> None:

@@ -9,6 +9,7 @@ import pytest
 from spark_logbus.errors import (
     InvalidRequestError,
     LimitExceededError,
+    NotLeaderError,
     OutOfOrderSequenceError,
     StagedDataLostError,
     StorageError,
@@ -23,7 +24,7 @@ from spark_logbus.record import HEADER_SIZE, stamp, stamp_producer
 from spark_logbus.record.stage_id import write_of
 from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch
-from tests.builders.staged import attempt, producers_in, publish, share, stage
+from tests.builders.staged import WRITE, attempt, producers_in, publish, share, stage
 from tests.fakes.clock import NOW_US, SECOND
 from tests.fakes.disk import SimulatedDisk
 from tests.fakes.log_directory import Broker, batches_from, offsets_from
@@ -36,7 +37,7 @@ def broker(tmp_path: Path) -> Broker:
 
 def expire(broker: Broker, *pending: int) -> None:
     broker.log().staging.expire(
-        broker.clock.now_us(), keep=lambda write, _: write in pending, promise=99
+        broker.clock.now_us(), keep=lambda write, _: write in pending, promise=99, leader_epoch=1
     )
 
 
@@ -198,7 +199,7 @@ def test_what_is_prepared_under_a_wrong_clock_is_kept_for_as_long(
     log.publishing.check(share(1, 1), 1, leader_epoch=0)
     broker.clock.jump(-days * 86_400)
     broker.clock.advance(20)
-    log.staging.expire(time.now_us(), keep=lambda *_: False, promise=99)
+    log.staging.expire(time.now_us(), keep=lambda *_: False, promise=99, leader_epoch=1)
     assert log.staging.totals.writes == 1
 
 
@@ -262,11 +263,11 @@ def test_an_append_that_comes_first_keeps_its_file(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), 1)
     stage(log, attempt(2), 1)
-    log.staging.discard_attempt(attempt(1), None)
+    log.staging.discard_attempt(attempt(1), None, leader_epoch=1)
     log.publishing.check(share(1, 2), 1, leader_epoch=0)
     assert not log.staging.discard(share(1).write, lambda file: not file.shares)
     log.publishing.check(share(1, 2), 1, leader_epoch=0)
-    log.staging.discard_attempt(attempt(2), 99)
+    log.staging.discard_attempt(attempt(2), 99, leader_epoch=1)
     assert log.staging.totals == (0, 0)
 
 
@@ -368,7 +369,7 @@ def test_nothing_is_seen_before_all_is(broker: Broker, monkeypatch: pytest.Monke
         assert log.flushed_end == log.ends().log_end_offset
 
     monkeypatch.setattr(log._writer, "append_copied", with_others_between)
-    end = log.publishing.publish(share(3600, 1, 2), leader_epoch=1)
+    end = log.publishing.publish(share(3600, 1, 2), leader_epoch=1).end
     assert seen == [0] * len(seen)
     assert len(seen) > 1
     assert log.ends().high_watermark == end == 3600 + len(seen)
@@ -385,7 +386,7 @@ def test_a_published_write_is_seen_when_all_replicas_have_it(
     broker.log().advance_high_watermark()
     log, records = broker.log(), sum(counts)
     stage(log, attempt(1), *counts)
-    assert log.publishing.publish(share(records, 1), leader_epoch=1) == 1 + records
+    assert log.publishing.publish(share(records, 1), leader_epoch=1).end == 1 + records
     broker.append(record_batch(1))
     assert log.flushed_end == records + 2
     for others[0] in (1, 1 + counts[0], records):
@@ -452,13 +453,31 @@ def test_what_was_prepared_is_dropped_only_when_the_promise_was_let_go(broker: B
     assert log.staging.has_expired_promises(now_us, 1)
     assert not log.staging.has_expired_promises(now_us, 2)
     for promise in (None, 1):
-        log.staging.expire(now_us, keep=lambda *_: False, promise=promise)
-        log.staging.discard_undecided(share(1).write, promise)
-        log.staging.discard_attempt(attempt(1), promise)
+        log.staging.expire(now_us, keep=lambda *_: False, promise=promise, leader_epoch=1)
+        log.staging.discard_undecided(share(1).write, promise, leader_epoch=1)
+        log.staging.discard_attempt(attempt(1), promise, leader_epoch=1)
         log.publishing.check(share(1, 1), 1, leader_epoch=0)
         broker.clock.advance(10 * 86_400)
-    log.staging.expire(broker.clock.now_us(), keep=lambda *_: False, promise=2)
+    log.staging.expire(broker.clock.now_us(), keep=lambda *_: False, promise=2, leader_epoch=1)
     assert log.staging.totals.writes == 0
+
+
+def test_what_is_staged_stays_when_the_lead_was_given_away(broker: Broker) -> None:
+    """Loses the lead between a look at what is led and the drop. The next leader may have promised
+    it."""
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    broker.clock.advance(10 * 86_400)
+    assert log.fence(3, NotLeaderError("Another broker leads."))
+    for epoch in (1, 3):
+        log.staging.expire(
+            broker.clock.now_us(), keep=lambda *_: False, promise=1, leader_epoch=epoch
+        )
+        log.staging.discard_undecided(share(1).write, 1, leader_epoch=epoch)
+        log.staging.discard_attempt(attempt(1), 1, leader_epoch=epoch)
+    assert log.staging.holds(WRITE, attempt(1))
+    log.staging.discard_undecided(share(1).write, 1, leader_epoch=4)
+    assert not log.staging.holds(WRITE)
 
 
 def test_what_is_prepared_again_while_it_expires_stays(broker: Broker) -> None:
@@ -470,7 +489,7 @@ def test_what_is_prepared_again_while_it_expires_stays(broker: Broker) -> None:
     old = broker.clock.now_us()
     assert log.staging.has_expired_promises(old, 1)
     log.publishing.check(share(1, 1), 2, leader_epoch=0)
-    log.staging.expire(old + (1 << 50), keep=lambda *_: False, promise=2)
+    log.staging.expire(old + (1 << 50), keep=lambda *_: False, promise=2, leader_epoch=1)
     log.publishing.check(share(1, 1), 2, leader_epoch=0)
 
 
@@ -479,7 +498,7 @@ def test_what_a_recovery_found_may_have_been_prepared(broker: Broker) -> None:
     broker.restart()
     log = broker.log()
     broker.clock.advance(10 * 86_400)
-    log.staging.expire(broker.clock.now_us(), keep=lambda *_: False, promise=None)
+    log.staging.expire(broker.clock.now_us(), keep=lambda *_: False, promise=None, leader_epoch=1)
     log.publishing.check(share(1, 1), 1, leader_epoch=0)
 
 
@@ -490,7 +509,10 @@ def test_what_may_be_decided_for_all_that_can_be_read_stays(broker: Broker, writ
     log.publishing.check(replace(share(1, 1), writer=writer), 1, leader_epoch=0)
     broker.clock.advance(10 * 86_400)
     log.staging.expire(
-        broker.clock.now_us(), keep=lambda _, whose: whose in ("", "unreadable"), promise=2
+        broker.clock.now_us(),
+        keep=lambda _, whose: whose in ("", "unreadable"),
+        promise=2,
+        leader_epoch=1,
     )
     assert log.staging.totals.writes == (writer != "another")
 
@@ -500,10 +522,10 @@ def test_what_is_prepared_under_a_later_promise_stays(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), 1)
     log.publishing.check(share(1, 1), 3, leader_epoch=0)
-    log.staging.discard_undecided(share(1).write, 2)
-    log.staging.discard_attempt(attempt(1), 3)
+    log.staging.discard_undecided(share(1).write, 2, leader_epoch=1)
+    log.staging.discard_attempt(attempt(1), 3, leader_epoch=1)
     assert log.staging.holds(share(1).write, attempt(1))
-    log.staging.discard_undecided(share(1).write, 4)
+    log.staging.discard_undecided(share(1).write, 4, leader_epoch=1)
     assert not log.staging.holds(share(1).write)
 
 
@@ -547,7 +569,7 @@ def test_what_an_earlier_run_has_prepared_goes_with_its_promise(broker: Broker) 
     stage(log, attempt(1, write=2), 1, by=StagedBy("query", "second"))
     now_us = broker.clock.now_us()
     assert log.staging.has_expired_promises(now_us, 1)
-    log.staging.expire(now_us, keep=lambda *_: False, promise=1)
+    log.staging.expire(now_us, keep=lambda *_: False, promise=1, leader_epoch=1)
     log.publishing.check(share(1, 1, write=1), 1, leader_epoch=0)
     expire(broker)
     with pytest.raises(StagedDataLostError):
