@@ -66,6 +66,7 @@ class Pair:
             room=1 << 20,
             first=True,
             hands_over=False,
+            others_have_all=True,
         )
         payload = bytearray(b"".join(each.read() for each in found.slices))
         self.followed.apply(found.result, memoryview(payload))
