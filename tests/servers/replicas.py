@@ -75,7 +75,8 @@ class BrokerProcesses:
             process.kill()
 
     def restore(self) -> None:
-        """Has all of them run, wherever a test has left them, and deletes its topics."""
+        """Has all of them run, wherever a test has left them, and deletes its topics, and what
+        they have logged."""
         stopped = [each for each, process in self.processes.items() if not process.running]
         for each in self.ids.difference(stopped):
             self.signal(each, signal.SIGCONT)
@@ -86,6 +87,8 @@ class BrokerProcesses:
             for topic in admin.describe(None):
                 admin.delete_topic(topic)
         wait_until(lambda: not any(map(self._logs, self.ids)), message="all logs to be deleted")
+        for process in self.processes.values():
+            os.truncate(process.log_file, 0)  # the broker appends to it
 
     def empty_disk(self, broker: int) -> None:
         """Kills a broker, whose disk is replaced by an empty one."""
@@ -193,6 +196,15 @@ def processes(
         yield brokers
     finally:
         brokers.end_all()
+
+
+def create(brokers: BrokerProcesses, cluster: Cluster, *, partitions: int = 1) -> int:
+    """Creates the topic with three replicas, which are in sync when this returns; the leader of its
+    first partition."""
+    Admin(cluster).create_topic("t", partitions=partitions, replicas=3)
+    for each in range(partitions):
+        brokers.wait_until_in_sync(*brokers.ids, where=TopicPartition("t", each))
+    return brokers.wait_until_led().leader
 
 
 def create_at(

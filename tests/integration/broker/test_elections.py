@@ -15,7 +15,7 @@ from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.model import Acks, Latest, TopicPartition
 from tests.helpers import frozen, wait_until
 from tests.servers.command import command_at
-from tests.servers.replicas import T0, BrokerProcesses, numbers, send
+from tests.servers.replicas import T0, BrokerProcesses, create, numbers, send
 
 BROKERS = (1, 2, 3)
 
@@ -30,14 +30,6 @@ def brokers(processes: BrokerProcesses) -> BrokerProcesses:
 def cluster(brokers: BrokerProcesses) -> Iterator[Cluster]:
     with brokers.connect() as cluster:
         yield cluster
-
-
-def create(brokers: BrokerProcesses, cluster: Cluster, *, partitions: int = 1) -> int:
-    """A topic with three replicas, all in sync; returns the leader of its first partition."""
-    Admin(cluster).create_topic("t", partitions=partitions, replicas=3)
-    for each in range(partitions):
-        brokers.wait_until_in_sync(*BROKERS, where=TopicPartition("t", each))
-    return brokers.wait_until_led().leader
 
 
 def test_another_is_elected_in_the_place_of_a_leader_that_is_killed(

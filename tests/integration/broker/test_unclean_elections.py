@@ -6,7 +6,6 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,10 +22,9 @@ from spark_logbus.lost_ends import go_on_at
 from spark_logbus.model import Acks, BrokerAddress, Latest
 from spark_logbus.record.stage_id import WRITE_BITS
 from tests.helpers import wait_until
-from tests.integration.broker.test_elections import create
 from tests.integration.broker.test_replicas import stage
 from tests.servers.command import command_at
-from tests.servers.replicas import T0, BrokerProcesses, numbers, send
+from tests.servers.replicas import T0, BrokerProcesses, create, numbers, send
 
 BROKERS = (1, 2, 3)
 #: Offset at which partitions go on that have lost less than a million million records.
