@@ -6,6 +6,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
