@@ -175,6 +175,10 @@ class Process:
         members = [] if led is None else self.broker._members_of(led)[1:]
         if members:
             self.broker._hand_overs.ask(T0, self.world.random.choice(members), within_s=1.0)
+        self.settle()
+
+    def settle(self) -> None:
+        """Has the hand-overs settled of which nobody knows whether they were done."""
         self.broker._hand_overs._look()
 
     # -- what is looked at ----------------------------------------------------------------

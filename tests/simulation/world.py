@@ -330,7 +330,7 @@ class World:
     def _rest(self, is_done: Callable[[], bool]) -> None:
         """Lets all do their work, one after the other, until a condition holds."""
         for _ in range(_ROUNDS):
-            for thread in ("tick", "fetch", "flush", "fetch", "look_at_members"):
+            for thread in ("tick", "fetch", "flush", "fetch", "look_at_members", "settle"):
                 for node in self.nodes.values():
                     self._do(f"{thread} {node.id}", self._bound(node, thread))
             if is_done():
