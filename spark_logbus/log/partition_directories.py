@@ -325,13 +325,23 @@ class PartitionDirectories:
         log.set_follows(spec.follows)
         if log.config != spec.config:
             left_to_the_os = log.config.flush_policy is FlushPolicy.OS
-            log.configure(spec.config)
+            log.configure(self._safe_config(log, spec))
             if left_to_the_os:
                 log.flush()  # before it is kept that it flushes, and so loses nothing by a crash
         log.resume_deletion()
         self._keep_config(log, spec.topic_config)
         if log.log_id is None:
             self._renew_log_id_or_warn(log)
+
+    def _safe_config(self, log: PartitionLog, spec: LogSpec) -> LogConfig:
+        """Returns the configuration to use. Flushing is left to the operating system only once that
+        is kept: a log that is known to flush keeps its id in a crash, and so must lose nothing."""
+        config, flush_policy = spec.config, log.config.flush_policy
+        if config.flush_policy is FlushPolicy.OS and flush_policy is not FlushPolicy.OS:
+            self._keep_config(log, spec.topic_config)
+            if log.kept_config != spec.topic_config:
+                return replace(config, flush_policy=flush_policy)
+        return config
 
     def _keep_config(self, log: PartitionLog, config: Mapping[str, str]) -> None:
         """Keep the topic's configuration beside the log, for the next start.

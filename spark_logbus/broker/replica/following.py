@@ -176,11 +176,11 @@ class Following:
             self._stop_copying(followed)
             topic_id = followed.wanted.topic_id if followed.is_copy else topic_id
         was_followed = wanted or (followed.wanted if followed is not None else None)
-        if was_followed is not None:  # else it has the rule of who leads it, perhaps
+        if was_followed is not None:
             if was_followed.is_of_several:
                 self._watermarks.hold(topic_partition)
             else:
-                self._watermarks.lead(topic_partition)
+                self._watermarks.forget(topic_partition)
         log = self._logs.get(topic_partition)
         return topic_id is not None and log is not None and log.topic_id == topic_id
 
@@ -485,7 +485,7 @@ class Following:
             self._logs.remove_copy(where, topic_id=topic_id)
         except LogbusError as error:
             logger.error("%s", error, extra=fields_about(where))
-        self._watermarks.lead(where)
+        self._watermarks.forget(where)
 
     # -- what cannot be followed ----------------------------------------------------------
 

@@ -92,6 +92,8 @@ class InSync:
         """
         topic_partition = led.log.topic_partition
         others = [each for each in state.in_sync if each != self._broker_id]
+        if others:  # first: nothing that moves the watermark may find it without a rule
+            self._watermarks.hold(topic_partition)
         led.log.replication.begin(None if not others else state.committed or 0)
         log_end, hidden_from = led.log.ends().log_end_offset, led.log.publishing.hidden_from
         # No leader has shown a write of which this log lacks a part: all in sync have what is seen.
@@ -113,8 +115,7 @@ class InSync:
                 return
             del self._led[topic_partition]
             members = self._members.pop(topic_partition, None)
-            if members is not None:
-                self._watermarks.hold(topic_partition)
+            self._watermarks.end_lead(topic_partition, is_sole=members is None)
         self._followers.forget(topic_partition)
         if members is not None:
             members.staging.end(

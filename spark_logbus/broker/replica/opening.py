@@ -85,8 +85,8 @@ class LogOpener:
                 # What is on this disk beyond that may be nowhere else; the leader tells soon.
                 log.replication.begin(state.committed or 0)
         except BaseException:
-            if wanted.move is not None:
-                self._watermarks.lead(where)
+            if not wanted.is_of_several:
+                self._watermarks.forget(where)
             raise
         logger.info(
             "Following %s, which %s, in epoch %d from offset %d on.",

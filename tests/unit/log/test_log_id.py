@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,37 @@ def test_a_policy_that_ends_is_kept_once_all_is_flushed() -> None:
         assert broker.log().flushed_end == 4 or not same
         cut += 1
     assert cut > 2
+
+
+def test_a_policy_that_begins_counts_once_it_is_kept() -> None:
+    """A log that goes by it before keeps its id in a crash that takes what others were told of."""
+    cut, begun = 0, False
+    while not begun:
+        broker = new_broker()
+        log, log_id, disk = broker.log(), id_of(broker), disk_of(broker)
+        disk.cut_power_at = len(disk.operations) + cut
+        with suppress(PowerCutError):
+            ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config={"flush.policy": "os"})
+        begun = log.config.flush_policy is FlushPolicy.OS
+        crash(broker)
+        assert id_of(broker) != log_id or not begun
+        cut += 1
+    assert cut > 2
+
+
+def test_a_disk_that_does_not_keep_the_policy_has_the_log_flushed() -> None:
+    broker = new_broker()
+    log, disk = broker.log(), disk_of(broker)
+    disk.refuse = lambda done, path: (
+        errno.ENOSPC if done == "pwrite" and names.TOPIC_CONFIG in path.name else None
+    )
+    wanted = {"flush.policy": "os", "retention.ms": "60000"}
+    ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config=wanted)
+    assert log.config == replace(LogConfig(), retention_ms=60_000), "it flushes"
+    disk.refuse = lambda _done, _path: None
+    ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config=wanted)
+    assert log.config.flush_policy is FlushPolicy.OS
+    assert log.kept_config == wanted
 
 
 def test_a_log_of_a_release_without_ids_gets_one_that_stays() -> None:

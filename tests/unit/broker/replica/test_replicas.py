@@ -103,14 +103,14 @@ def test_who_is_in_sync_is_elected_when_the_leader_is_gone(here: Replicated) -> 
     # ZooKeeper's notice of that is late, and something else happens.
     here.logs.clock.advance(60)
     here.topics.known[T0] = led_by(2, 5, 1, 2)
-    rule = here.watermarks._rules.get(T0)
+    rule = here.watermarks._led.get(T0)
     here.live(1)
     here.live(1, 3)
     here.tell_assigned([2, 1, 3], [1])
     wait_until(lambda: here.replica_manager.find(TopicPartition("t", 1)) is not None)
     assert here.leads()
     assert len(here.topics.elected) == 1
-    assert here.watermarks._rules.get(T0) is rule is not None, "it is not a sole replica's"
+    assert here.watermarks._led.get(T0) is rule is not None, "it is not a sole replica's"
 
 
 def test_who_is_not_in_sync_is_not_elected(here: Replicated) -> None:
