@@ -84,3 +84,8 @@ def _flag(text: str) -> bool:
         raise ConfigError(
             f"The topic configuration sets {UNCLEAN_ELECTION} to {text!r}; use true or false."
         ) from None
+
+
+def default_config(replicas: int) -> dict[str, str]:
+    """Returns what holds for a topic with so many replicas that sets none of the keys itself."""
+    return {MIN_IN_SYNC: str(_DEFAULT.least_in_sync(replicas)), UNCLEAN_ELECTION: "false"}

@@ -222,7 +222,7 @@ class HandOvers:
         if led is not None:
             follower = self._followers.find(led, asked.to)
             if follower is None or follower.copy.since_us or not follower.is_ready:
-                why = f"broker {asked.to} does not follow closely"
+                why = f"broker {asked.to} does not follow closely yet; try again in some seconds"
             elif self._clock.monotonic() >= self._not_before.get(topic_partition, -1.0):
                 if self._may_begin():
                     self._try_or_warn(follower)

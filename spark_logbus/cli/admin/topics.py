@@ -345,8 +345,11 @@ def _offsets_of(ends: PartitionEnds) -> int:
 def _settings(topic: TopicDescription) -> dict[str, dict[str, str]]:
     """Value and source of each key, the topic's own first."""
     from spark_logbus.log.config import LogConfig
+    from spark_logbus.topic_replication import default_config
 
-    values = {**LogConfig().topic_config, **topic.config}
+    replicas = max((len(each.replicas) for each in topic.partitions.values()), default=0)
+    defaults = default_config(replicas) if replicas > 1 else {}
+    values = {**LogConfig().topic_config, **defaults, **topic.config}
     settings = {
         key: {"value": values[key], "source": "topic" if key in topic.config else "default"}
         for key in sorted(values)

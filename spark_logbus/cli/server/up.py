@@ -140,7 +140,8 @@ def _watch(out: Console, cluster: EmbeddedCluster, registry: RegistryProcess | N
     while True:
         pause.wait(_CHECK_S)
         dead = {
-            f"Broker {broker.broker_id} has died (see {broker.log_file}); its partitions"
+            f"Broker {broker.broker_id} has died (see {broker.log_file}); its partitions "
+            "that have no other replica"
             for broker in cluster.brokers
             if not broker.running
         }

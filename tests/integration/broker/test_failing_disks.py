@@ -12,9 +12,8 @@ from spark_logbus.client import Cluster, Producer, ProducerConfig
 from spark_logbus.errors import LogbusError, PartitionOfflineError
 from spark_logbus.model import Acks
 from tests.helpers import wait_until
-from tests.integration.broker.test_elections import create
 from tests.servers.kill_points import KillPoints
-from tests.servers.replicas import BrokerProcesses, numbers, send
+from tests.servers.replicas import BrokerProcesses, create, numbers, send
 
 BROKERS = (1, 2, 3)
 LASTING_MS = 10_000  # a session, which is to outlast a busy machine's pauses
