@@ -17,7 +17,12 @@ from spark_logbus.broker.replica.leadership import Leadership, LeadListener
 from spark_logbus.broker.replica.leaving import Leaving
 from spark_logbus.broker.replica.old_logs import OldLogs
 from spark_logbus.broker.replica.removal import TopicRemoval
-from spark_logbus.broker.replica.states import LeaderPartition, Replicas, ReplicaState
+from spark_logbus.broker.replica.states import (
+    LeaderPartition,
+    ReplicaEvent,
+    Replicas,
+    ReplicaState,
+)
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.partition_states import MAX_CLAIMS, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
@@ -424,9 +429,11 @@ class ReplicaManager:
                     yield record, topic_partition, state
 
     def _hold_all(self) -> None:
+        self._following.want({})  # first: nothing more begins to be followed
         for topic_partition in self._following.followed():
             self._following.release(topic_partition)
-        self._following.want({})
+        for topic_partition in self._replicas.in_state(ReplicaState.FOLLOWING):
+            self._replicas.change(topic_partition, ReplicaEvent.RESIGN)
         for each in self._logs.logs():
             self._logs.pause_deletion(each.topic_partition, topic_id=each.topic_id)
 
