@@ -111,6 +111,7 @@ class Following:
             states=states,
             watermarks=watermarks,
             require_room=self._require_room,
+            lives=lambda leader: address(leader) is not None,
         )
         self._replicas = replicas
         self._watermarks = watermarks

@@ -30,6 +30,7 @@ class LogOpener:
     """Opens, makes or mends the log of a partition before it is followed. Used by one thread.
 
     ``require_room`` raises NoRoomError unless so many bytes of a partition have room on the disk.
+    ``lives`` tells if a broker is registered.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class LogOpener:
         states: PartitionStates,
         watermarks: HighWatermarks,
         require_room: Callable[[WantedReplica, int], None],
+        lives: Callable[[int], bool],
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._states = states
         self._watermarks = watermarks
         self._require_room = require_room
+        self._lives = lives
 
     def open(self, wanted: WantedReplica) -> FollowedLog | None:
         """Returns the log, ready to follow its leader's; None if the partition has no leader yet,
@@ -111,6 +114,7 @@ class LogOpener:
         where = wanted.topic_partition
         log = self._logs.ensure_all([wanted_log(wanted)])[where]
         if isinstance(log, PartitionOfflineError):  # what is there is kept, whatever it is
+            self._require_leader(wanted, state, log.message)
             log = self._logs.start_over(wanted_log(wanted), keep_files=True)
         if isinstance(log, LogbusError):
             raise log.again()
@@ -127,12 +131,23 @@ class LogOpener:
             log = self._logs.start_over(wanted_log(wanted), keep_files=True)
         if log.damaged:
             # The leader has it, and it is copied again. It may have been told of as flushed.
+            self._require_leader(wanted, state, f"the records {log.damaged[0]} are damaged")
             self._logs.renew_log_id(log)
             if log.damaged[0].start > log.ends().log_start_offset:
                 log.truncate_to(log.damaged[0].start, below_watermark=True)
             else:
                 log = self._logs.start_over(wanted_log(wanted), keep_files=True)
         return log
+
+    def _require_leader(self, wanted: WantedReplica, state: PartitionState, why: str) -> None:
+        """Raises NotToBeFollowedError for an assigned replica whose leader does not live: if that
+        never comes back, what is whole in the log here may be all that is left, and this broker be
+        elected with it."""
+        if wanted.move is None and not self._lives(state.leader):
+            raise NotToBeFollowedError(
+                f"The log of {wanted.topic_partition} on broker {self._broker_id} is left as it is "
+                f"until its leader, broker {state.leader}, is registered in ZooKeeper: {why}"
+            )
 
 
 def wanted_log(wanted: WantedReplica) -> WantedLog:

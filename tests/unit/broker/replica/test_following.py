@@ -23,9 +23,9 @@ from spark_logbus.errors import (
     NotLeaderError,
     StorageError,
 )
-from spark_logbus.log import OS_FILES
+from spark_logbus.log import OS_FILES, PartitionLog
 from spark_logbus.log.checkpoint import read_partition_metadata
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Backoff
 from tests.fakes.broker_parts import T0, logs_in, record_batch
 from tests.fakes.log_directory import ensure_one
@@ -212,18 +212,24 @@ def test_what_is_released_is_not_copied_into(world: Following) -> None:
     assert list(world.following.followed()) == []
 
 
-def test_a_damaged_log_is_cut_back_under_another_id(world: Following) -> None:
-    """Others may have been told that what is cut off is on its disk."""
+def damaged_log(world: Following) -> PartitionLog:
+    """Three record batches of ten records, the second of them damaged."""
     log = ensure_one(world.logs.directory, T0, topic_id=OLD, config={})
     for _ in range(3):
         log.append_as_leader(record_batch(10), leader_epoch=5)
     log.flush()
-    log_id = log.log_id
     with (log.directory / f"{0:020d}.log").open("r+b") as file:
         file.seek(len(record_batch(10)))
         file.write(b"\xff" * 80)
     with pytest.raises(CorruptRecordBatchError):
         log.read(10, max_bytes=100)
+    return log
+
+
+def test_a_damaged_log_is_cut_back_under_another_id(world: Following) -> None:
+    """Others may have been told that what is cut off is on its disk."""
+    log_id = damaged_log(world).log_id
+    world.addresses[2] = BrokerAddress(2, "host", 1)
     want(world, replica(0, led_by(2)))
     wait_until(lambda: T0 in copied_from(2))
     copy = copied_from(2)[T0].log
@@ -233,3 +239,17 @@ def test_a_damaged_log_is_cut_back_under_another_id(world: Following) -> None:
     metadata = read_partition_metadata(OS_FILES, copy.directory)
     assert metadata is not None
     assert metadata.log_id == copy.log_id
+
+
+def test_a_damaged_log_is_left_as_it_is_while_its_leader_is_gone(world: Following) -> None:
+    """If that never comes back, what is whole behind the damage may be nowhere else."""
+    log = damaged_log(world)
+    log_id = log.log_id
+    want(world, replica(0, led_by(2)))
+    wait_until(lambda: T0 in world.following.troubles())
+    assert "until its leader, broker 2, is registered" in world.following.troubles()[T0]
+    assert world.logs.directory.get(T0) is log
+    assert (log.ends().log_end_offset, log.log_id) == (30, log_id)
+    world.addresses[2] = BrokerAddress(2, "host", 1)
+    wait_until(lambda: T0 in copied_from(2))
+    assert copied_from(2)[T0].log.ends().log_end_offset == 10

@@ -234,6 +234,7 @@ class Following:
         self.replicas = replicas = Replicas(ended=in_sync.end)
         self.promises_ended: list[int] = []
         states = cast(PartitionStates, self.topics)
+        self.addresses: dict[int, BrokerAddress] = {}  # of those that are registered
         self.following = FollowingLeaders(
             1,
             logs=logs.directory,
@@ -241,7 +242,7 @@ class Following:
             moves=cast(PartitionMoves, self.topics),
             replicas=replicas,
             watermarks=self.watermarks,
-            address=lambda _: None,
+            address=lambda each: self.addresses.get(each),
             free_bytes=lambda: 1 << 40,
             reserve_bytes=0,
             clock=SystemClock(),
