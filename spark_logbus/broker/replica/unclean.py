@@ -232,6 +232,8 @@ class UncleanElections:
         self._following.release(where)  # who leads and follows has it followed on if need be
         if log.flushed_end < log.ends().log_end_offset:
             log.flush()
+        if (offline := log.offline) is not None:  # the flush has failed
+            raise offline.again()
         end = log.flushed_end
         claim = LeadershipClaim(
             where, log.topic_id, end=end, log_id=log.log_id or "", after_epoch=log.epochs.latest

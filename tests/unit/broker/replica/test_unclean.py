@@ -23,6 +23,7 @@ from spark_logbus.errors import (
     LogMissingError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    PartitionOfflineError,
     UnknownTopicError,
 )
 from spark_logbus.log import PartitionLog
@@ -130,6 +131,22 @@ def test_who_dies_between_the_election_and_its_log_goes_on_as_elected(here: Worl
     assert here.replica_manager.leader_of(T0).log.ends().log_end_offset == BEHIND
     with pytest.raises(OffsetOutOfRangeError):
         log.read(4, max_bytes=1 << 20)
+
+
+def test_not_with_a_log_that_goes_offline_as_it_is_flushed_for_that(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be in sync alone then, and lead nothing."""
+    log = here.begin()
+
+    def fails() -> None:
+        log._writer.go_offline("Could not flush it.")
+
+    assert log.flushed_end < log.ends().log_end_offset
+    monkeypatch.setattr(log, "flush", fails)
+    with pytest.raises(PartitionOfflineError, match="Could not flush"):
+        here.ask().result(60)
+    assert here.topics.known[T0] == LED
 
 
 def test_not_while_one_that_is_in_sync_lives(here: World) -> None:
