@@ -35,9 +35,12 @@ class GivingWay:
         self._failed: dict[TopicPartition, Assigned] = {}  # since the last look
 
     def others_in_sync(self, assigned: Assigned) -> set[int]:
-        """Returns the other brokers that may lead a partition, as far as that is known."""
+        """Returns the other brokers that may lead a partition, as far as that is known: those to
+        which it is still to move are in sync, too, and cannot be elected."""
         state = assigned.state
-        return {*state.in_sync} - {self._broker_id} if isinstance(state, PartitionState) else set()
+        if not isinstance(state, PartitionState):
+            return set()
+        return ({*state.in_sync} & {*assigned.brokers}) - {self._broker_id}
 
     def failed(self, assigned: Assigned) -> None:
         """Notes that a partition could not be led here for a fault of its disk."""

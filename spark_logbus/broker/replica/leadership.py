@@ -166,6 +166,10 @@ class Leadership:
                 extra=fields_about(topic_partition),
             )  # fmt: skip
 
+    def others_in_sync(self, assigned: Assigned) -> set[int]:
+        """Returns the other brokers that may lead a partition, as far as that is known."""
+        return self._giving_way.others_in_sync(assigned)
+
     def leave_offline(
         self, offline: Mapping[TopicPartition, LeaderPartition], live: Collection[int]
     ) -> None:
@@ -281,14 +285,14 @@ class Leadership:
 
     def _flaw(self, assigned: Assigned, log: PartitionLog) -> LogbusError | None:
         """Returns the reason why another that is in sync is to lead rather than this log."""
-        if not self._giving_way.others_in_sync(assigned):
-            return None
-        if log.log_id is None:
+        state = assigned.state
+        is_alone = not isinstance(state, PartitionState) or not {*state.in_sync} - {self._broker_id}
+        if log.log_id is None and not is_alone:
             return StorageError(
                 f"{assigned.topic_partition} cannot be led: its disk refuses to keep an id for the "
                 f"log in {log.directory}. Look whether it is full."
             )
-        return log.offline
+        return log.offline if self._giving_way.others_in_sync(assigned) else None
 
     def _is_settled(self, assigned: Assigned, error: LogbusError, *, elects: bool) -> bool:
         """Tells why a partition is not led; returns False when it is to be tried again. Raises

@@ -282,7 +282,7 @@ class ReplicaManager:
         try:
             states = self._known.read(image.topics.values())
             self._step_down()
-            if self._leave_offline():
+            if self._leave_offline(image):
                 # What was read before says that these are led here: they are not taken again.
                 states = {**states, **self._known.read(image.topics.values())}
             if self._take(image, states, term, all_led=image is not self._configured):
@@ -332,15 +332,19 @@ class ReplicaManager:
             ):
                 self._leadership.step_down(topic_partition, led, state)
 
-    def _leave_offline(self) -> bool:
+    def _leave_offline(self, image: TopicsImage) -> bool:
         """Leaves to others what is led with logs that take nothing any more; returns True if there
         was some. Raises CoordinationError."""
         offline = {
             topic_partition: led
             for topic_partition, led in self._replicas.leading().items()
             if isinstance(led.log.offline, StorageError)
+            and (record := image.topics.get(topic_partition.topic)) is not None
+            and record.topic_id == led.log.topic_id
             and (state := self._known.get(topic_partition, led.log.topic_id)) is not None
-            and not ({*state.in_sync} - {self._broker_id}).isdisjoint(self._live)
+            and not self._leadership.others_in_sync(
+                Assigned(topic_partition, record, state)
+            ).isdisjoint(self._live)
         }
         if offline:
             self._leadership.leave_offline(offline, self._live)

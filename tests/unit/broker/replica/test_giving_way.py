@@ -126,6 +126,21 @@ def test_a_leader_with_nobody_to_lead_in_its_place_stays(here: Replicated, case:
     assert here.topics.looks >= looks
 
 
+def test_a_leader_stays_where_the_only_other_in_sync_is_a_moves_target(here: Replicated) -> None:
+    """The partition is not assigned to that broker yet, so nobody could be elected."""
+    led_here(here, 1, 3)
+    here.tell_assigned([1, 2], [1])
+    wait_until(lambda: here.replica_manager.find(TopicPartition("t", 1)))
+    goes_offline(log_of(here))
+    here.tell_assigned([1, 2], [1], [1])
+    wait_until(lambda: here.replica_manager.find(TopicPartition("t", 2)))
+    assert here.leads()
+    assert here.topics.left == []
+    here.tell_assigned([1, 3], [1], [1])  # the move has ended
+    wait_until(lambda: not here.leads())
+    assert in_sync(here) == [3]
+
+
 def test_a_disk_that_dies_under_many_partitions_costs_few_transactions(here: Replicated) -> None:
     count = MAX_CLAIMS + 50
     led_here(here, 1, 2, partitions=count)
