@@ -17,6 +17,7 @@ from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.moved_logs import Extent, MovedLog
 from spark_logbus.log.recovery import RecoveryProgress
+from spark_logbus.log.staging.staged_file import RECOVERED
 from spark_logbus.log.staging.staging import (
     DecidedShare,
     StagedAppend,
@@ -30,6 +31,7 @@ from spark_logbus.log.writer_runs import StagedBy
 __all__ = [
     "NO_EPOCH",
     "OS_FILES",
+    "RECOVERED",
     "CompactionGroup",
     "CompactionPlan",
     "DecidedShare",

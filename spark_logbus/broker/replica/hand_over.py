@@ -38,14 +38,14 @@ from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.coordination.cluster.moves import HandOver, MoveEndedError, PartitionMoves
 from spark_logbus.coordination.payloads import MovePayload
-from spark_logbus.coordination.writes.promises import FIRST_PROMISE, Promises
+from spark_logbus.coordination.writes.promises import Promises
 from spark_logbus.errors import (
     BrokerUnavailableError,
     LogbusError,
     NotLeaderError,
     UnknownTopicError,
 )
-from spark_logbus.log import PartitionLog
+from spark_logbus.log import RECOVERED, PartitionLog
 from spark_logbus.metrics import Counter, Histogram
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
@@ -367,9 +367,8 @@ class HandOvers:
         if copy.refuses and self._avoids_full(lead):
             return f"the disk of broker {lead.to} takes nothing more: it is full, say"
         try:
-            if _is_promised(log, FIRST_PROMISE) and _is_promised(
-                log, self._promises.current().number
-            ):
+            # The first promise of this process takes the place of one of an earlier process.
+            if _is_promised(log, RECOVERED) and _is_promised(log, self._promises.current().number):
                 self._promises.renew()
         except LogbusError as error:
             return error.message

@@ -21,8 +21,7 @@ from spark_logbus.broker.replica.staging_waits import StagingWaits
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.payloads import PartitionState
-from spark_logbus.coordination.writes.promises import FIRST_PROMISE
-from spark_logbus.log import PartitionLog
+from spark_logbus.log import RECOVERED, PartitionLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,13 +335,14 @@ def _is_of(follower: Follower, log_id: str) -> bool:
 
 
 def has_promised(log: PartitionLog, follower: Follower) -> bool:
-    """True if all that writes have staged and prepared is on the follower's disk: prepared here, or
-    with the leader before if they are decided by now."""
+    """True if all that writes have staged and prepared is on the follower's disk. What was there
+    when the log was opened, or was copied, counts as prepared: it may be decided yet by a promise
+    of an earlier process, or is by now by one of the leader before."""
     staging = log.staging
     return all(
         has_staged(log, follower, each.write, each.size_bytes)
         for each in staging.replica_state()
-        if each.write in staging.decided or staging.is_promised(each.write, FIRST_PROMISE)
+        if each.write in staging.decided or staging.is_promised(each.write, RECOVERED)
     )
 
 

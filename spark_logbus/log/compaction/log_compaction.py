@@ -107,6 +107,10 @@ class LogCompaction:
         """
         tail, notes = self._writer.tail, self.notes
         end, is_empty = tail.end_offset, not tail.position and not self._state.view.sealed
+        if notes.clean_end > (clean_end := max(end, leader.clean_end)):
+            # The copying began with another leader, whose log was clean up to a later place.
+            notes.cut(clean_end)
+            notes.was_cut(clean_end)
         if end >= leader.clean_end:
             return True
         if is_empty:

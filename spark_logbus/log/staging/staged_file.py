@@ -27,6 +27,7 @@ from spark_logbus.errors import (
     InvalidRequestError,
     OutOfOrderSequenceError,
     StorageError,
+    WriteFencedError,
 )
 from spark_logbus.log.disk.filesystem import File, remove_if_possible, storage_error
 from spark_logbus.log.disk.flushed_file import FlushedFile
@@ -97,6 +98,7 @@ class StagedFile(FlushedFile):
         self.file = file
         self.write: int | None = None  # the write that it serves; None: free for the next one
         self.shares: dict[int, StagedShare] = {}  # by producer id
+        self._dropped: set[int] = set()  # producer ids of which something lies here, and no share
         self.free_since = environment.clock.monotonic()
         # The number of the promise under which it was prepared; RECOVERED: of an earlier process.
         self.promised: int | None = None
@@ -216,6 +218,11 @@ class StagedFile(FlushedFile):
             if self.write != write_of(producer_id):
                 return None
             self.raise_if_failed()
+            if producer_id in self._dropped:  # a recovery would find its records twice, and cut
+                raise WriteFencedError(
+                    f"What an attempt of a task of the write {self.write} had staged for "
+                    f"{self.topic_partition} was discarded: nothing is staged for it any more."
+                )
             share = self.shares.get(producer_id) or StagedShare()
             old = self._already_here(batches, share.records)
             new = batches[old:]
@@ -411,8 +418,8 @@ class StagedFile(FlushedFile):
     def drop(self, producer_id: int, condition: Callable[[], bool] = lambda: True) -> None:
         """Forget what an attempt has staged, if the ``condition`` holds."""
         with self._writing:
-            if condition():
-                self.shares.pop(producer_id, None)
+            if condition() and self.shares.pop(producer_id, None) is not None:
+                self._dropped.add(producer_id)
 
     def clear(self, condition: Callable[[], bool] = lambda: True) -> bool:
         """Forget all of it, and be free for another write, if the ``condition`` holds.
@@ -422,7 +429,7 @@ class StagedFile(FlushedFile):
         with self._writing, self._flushing:
             if not condition():
                 return False
-            self.shares = {}
+            self.shares, self._dropped = {}, set()
             self.promised, self.writer = None, ""
             self.file.pwrite(bytes(HEADER_SIZE), 0)  # or the next start would find it staged
             self._end = self.flushed_end = 0

@@ -233,7 +233,8 @@ class PartitionStaging:
         return before
 
     def _create(self) -> StagedFile:
-        taken = {names.parse_staged(file.path.name) for file in self._files.values()}
+        files = (*self._files.values(), *self._free)
+        taken = {names.parse_staged(file.path.name) for file in files}
         number = next(number for number in range(len(taken) + 1) if number not in taken)
         path = self._writer.directory / names.staged(number)
         try:
@@ -327,17 +328,20 @@ class PartitionStaging:
             raise InvalidRequestError(
                 f"What is to be staged for {where} holds no record batch; send at least one."
             )
+        mark = headers[0].leader_epoch
         for header in headers:
             if header.producer_id < 0 or write_of(header.producer_id) != write:
                 raise InvalidRequestError(
                     f"A record batch of producer {header.producer_id} is not of the write {write} "
                     f"that is to be staged for {where}: the file that it came from serves another."
                 )
-            if header.base_offset != 0 or header.leader_epoch != headers[0].leader_epoch:
+            # Where the writer is not known, the epoch of whoever led then stands there.
+            is_marked_alike = header.leader_epoch == mark if mark < 0 else header.leader_epoch >= 0
+            if header.base_offset != 0 or not is_marked_alike:
                 raise InvalidRequestError(
                     f"A record batch of the write {write} for {where} is not as staged: it has "
                     f"offset {header.base_offset} and mark {header.leader_epoch}, expected 0 and "
-                    f"{headers[0].leader_epoch}."
+                    f"{mark if mark < 0 else 'none of a writer'}."
                 )
 
     def flush_as_follower(self) -> None:

@@ -27,7 +27,7 @@ from spark_logbus.errors import (
     StorageError,
     UnknownTopicError,
 )
-from spark_logbus.log import PartitionLog, StagedPosition
+from spark_logbus.log import RECOVERED, PartitionLog, StagedPosition
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session, SessionState
 from tests.builders.staged import WRITE, attempt, share, stage
@@ -548,6 +548,22 @@ def test_a_promise_that_does_not_bind_the_partition_stands(handing: HandingOver)
     handing.look()
     assert handing.moves.done
     assert handing.promises.current() == before
+
+
+def test_the_promise_of_an_earlier_process_is_let_go_before_the_lead_is(
+    handing: HandingOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(handing.promises._registry, "write", written.append)
+    there = staged(handing.log)
+    file = handing.log.staging.file_of(there.write)
+    assert file is not None
+    file.promised = RECOVERED
+    handing.moves.meanwhile = lambda: written.append("the lead")
+    handing.tell(0, 0, there)
+    handing.look()
+    assert handing.moves.done
+    assert written[1:] == ["the lead"], "one token, before that"
 
 
 def test_a_promise_that_cannot_be_let_go_keeps_the_lead_here(

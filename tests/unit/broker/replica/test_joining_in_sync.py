@@ -15,6 +15,7 @@ from tests.fakes.broker_parts import (
     T0,
     TOPIC_ID,
 )
+from tests.fakes.log_directory import ensure_one
 from tests.unit.broker.replica.leading import (
     FOUR,
     IDS,
@@ -189,6 +190,23 @@ def test_a_joiner_has_what_is_prepared(leading: Leading) -> None:
         leading.tell(THREE, 3, *lacking)
         leading.look()
         assert leading.in_sync_now == [TWO, LEADER]
+    leading.tell(THREE, 3, position)
+    leading.look()
+    assert leading.in_sync_now == [TWO, THREE, LEADER]
+
+
+def test_a_joiner_has_what_an_earlier_process_may_have_prepared(leading: Leading) -> None:
+    """Its promise stands until this process makes one, and the write may be decided until then."""
+    stage(leading.log, attempt(1), 2)
+    leading.logs.restart()
+    leading.log = ensure_one(leading.logs.directory, T0, topic_id=TOPIC_ID, config={})
+    leading.lead()
+    out(leading)
+    position = leading.log.staging.position_of(WRITE)
+    assert position is not None
+    leading.tell(THREE, 3)
+    leading.look()
+    assert leading.in_sync_now == [TWO, LEADER]
     leading.tell(THREE, 3, position)
     leading.look()
     assert leading.in_sync_now == [TWO, THREE, LEADER]

@@ -146,3 +146,21 @@ def test_an_empty_follower_takes_over_what_is_clean() -> None:
     broker.restart()
     notes = broker.log().compaction.notes
     assert (notes.clean_end, notes.purged_end) == (90, 2), "it has come no further yet"
+
+
+@pytest.mark.parametrize(("leader", "clean"), [(PurgedLog(40, 0), 40), (PurgedLog(1, 0), 2)])
+def test_a_copy_that_goes_on_from_a_leader_that_is_less_clean_is_no_cleaner(
+    leader: PurgedLog, clean: int
+) -> None:
+    """Else its own compaction would let tombstones go, and keep what they deleted."""
+    broker = Broker(files=SimulatedDisk(), config=CONFIG)
+    ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config={})
+    assert broker.log().compaction.goes_on_as(PurgedLog(100, 90))
+    broker.append(keyed(2, b"x"))
+    assert broker.log().ends().log_end_offset == 2
+    assert broker.log().compaction.goes_on_as(leader)
+    notes = broker.log().compaction.notes
+    assert (notes.clean_end, notes.purged_end) == (clean, clean)
+    assert not broker.log().compaction.goes_on_as(PurgedLog(200, 41))
+    broker.restart()
+    assert broker.log().compaction.notes.clean_end == clean

@@ -19,7 +19,7 @@ from spark_logbus.log import DecidedShare, LogConfig, PartitionLog, StagedBy, St
 from spark_logbus.record import split
 from spark_logbus.record.stage_id import StageIds
 from tests.builders.producers import batch
-from tests.builders.record_batches import record_batch
+from tests.builders.record_batches import joined, record_batch
 from tests.builders.staged import WRITE, attempt, producers_in, publish, share, stage
 from tests.fakes.disk import AllSurvives, PowerCutError, RandomSurvival, SimulatedDisk
 from tests.fakes.log_directory import Broker, offsets_from
@@ -170,6 +170,54 @@ def test_what_does_not_go_on_is_refused(leader: PartitionLog, follower: Broker) 
     refused(InvalidRequestError, "not as staged: it has offset 7", size, bytes(appended))
     append(WRITE, size, memoryview(data[size:]))
     assert place(log).digest == place(leader).digest
+
+
+def test_a_write_without_a_writer_that_went_on_under_another_leader_is_copied_from_its_beginning(
+    leader: PartitionLog, follower: Broker
+) -> None:
+    """It has the epoch of whoever led in the place of the writer's mark."""
+    stage(leader, attempt(1), 1)
+    leader.staging.stage(joined(batch(1, 1, producer=attempt(1))), leader_epoch=2)
+    log = follower.log()
+    pull(leader, log, max_bytes=1 << 20)
+    assert files(log) == files(leader)
+    follower.restart()
+    log = follower.log()
+    assert place(log).digest == place(leader).digest
+    stage(log, attempt(1), 1, start=2)
+    publish(log, share(3, 1))
+    assert offsets_from(log, 0) == [0, 1, 2]
+
+
+def test_a_file_of_one_writer_is_not_gone_on_with_by_nobody(
+    leader: PartitionLog, follower: Broker
+) -> None:
+    stage(leader, attempt(1), 1, by=BY)
+    marked = leader.staging.read_as_replica(WRITE, 0, max_bytes=1 << 20)
+    assert marked is not None
+    first, second = bytes(marked.read()), bytes(batch(1, 1, producer=attempt(1)))
+    for both in (first + second, second + first):
+        with pytest.raises(InvalidRequestError, match="not as staged: it has offset 0 and mark"):
+            follower.log().staging.append_as_follower(WRITE, 0, memoryview(both))
+
+
+def test_a_file_that_takes_the_place_of_a_failed_one_takes_no_other_files_name(
+    leader: PartitionLog, follower: Broker
+) -> None:
+    stage(leader, attempt(1, write=5), 1)
+    stage(leader, attempt(1), 1)
+    log = follower.log()
+    pull(leader, log)
+    leader.staging.discard(5)
+    pull(leader, log)  # its file is free for another write
+    log.staging.flush_as_follower()
+    renew(leader, log)
+    stage(leader, attempt(1, write=6), 1)
+    pull(leader, log)
+    log.staging.flush_as_follower()
+    follower.restart()
+    for write in (WRITE, 6):
+        assert place(follower.log(), write).digest == place(leader, write).digest != 0
 
 
 def test_a_write_under_the_same_number_is_another(leader: PartitionLog, follower: Broker) -> None:

@@ -271,6 +271,22 @@ def test_an_append_that_comes_first_keeps_its_file(broker: Broker) -> None:
     assert log.staging.totals == (0, 0)
 
 
+def test_what_comes_late_of_a_discarded_attempt_costs_no_other_anything(broker: Broker) -> None:
+    """A recovery takes a file up to where an attempt does not go on."""
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    stage(log, attempt(2), 1)
+    log.staging.discard_attempt(attempt(1), 1, leader_epoch=1)
+    with pytest.raises(WriteFencedError, match="was discarded"):
+        stage(log, attempt(1), 1)
+    stage(log, attempt(2), 1, start=1)
+    log.publishing.check(share(2, 2), 1, leader_epoch=1)
+    broker.restart()
+    log = broker.log()
+    publish(log, share(2, 2))
+    assert producers_in(log) == [(2, 0), (2, 1)]
+
+
 def test_a_lost_write_hides_no_later_records(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
