@@ -113,6 +113,7 @@ class Leadership:
         if isinstance(taken, LogbusError):
             raise taken.again()
         again = LeaderPartition(led.log, taken.leader_epoch)
+        self._end_epochs_before(again)
         with self._replicas.lock:
             if self._replicas.leader(topic_partition) is not led:
                 return False
@@ -332,14 +333,7 @@ class Leadership:
         term: object,
     ) -> bool:
         topic_partition = assigned.topic_partition
-        # What was begun in an earlier epoch would come behind this one's: no follower takes that.
-        led.log.fence(
-            led.leader_epoch - 1,
-            NotLeaderError(
-                f"Broker {self._broker_id} leads {topic_partition} in epoch {led.leader_epoch} by "
-                "now; refresh the metadata and try again."
-            ),
-        )
+        self._end_epochs_before(led)
         with self._replicas.lock:
             if self._replicas.term is not term:
                 return False  # another broker may have led since, in a later epoch
@@ -361,6 +355,17 @@ class Leadership:
             topic_partition, led.leader_epoch, extra=fields_about(topic_partition),
         )  # fmt: skip
         return True
+
+    def _end_epochs_before(self, led: LeaderPartition) -> None:
+        """Takes nothing more of what was begun in an earlier epoch: it would come behind this
+        one's, and no follower takes that."""
+        led.log.fence(
+            led.leader_epoch - 1,
+            NotLeaderError(
+                f"Broker {self._broker_id} leads {led.log.topic_partition} in epoch "
+                f"{led.leader_epoch} by now; refresh the metadata and try again."
+            ),
+        )
 
     def _logs_of(self, assigned: Sequence[Assigned]) -> list[PartitionLog | LogbusError]:
         """Returns the partitions' logs; one that was refused and given up goes on, or a new one."""

@@ -533,6 +533,9 @@ def test_a_partition_led_by_another_is_led_anew(following: Following) -> None:
     following.replica_manager.check_epochs()
     led = following.replica_manager.leader_of(T0)
     assert (led.log, led.leader_epoch) == (log, 5)
+    with pytest.raises(NotLeaderError, match="in epoch 5 by now"):
+        log.append_as_leader(record_batch(), leader_epoch=0)  # which was begun before
+    log.append_as_leader(record_batch(), leader_epoch=5)
 
 
 def test_a_log_another_broker_took_further_is_refused(
