@@ -475,7 +475,7 @@ class TestUncleanElections:
     def test_a_member_that_comes_back_meanwhile_is_not_passed_over(
         self, replicated: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Who is registered is asked anew when the state was written by another."""
+        """Brokers that are registered are asked for anew when the state was written by another."""
         replicated.put_state(unchanged(in_sync=[1, 2]))
         asked: list[Sequence[int]] = [[2, 3], [3]]
         claim = replicated.claim(3)

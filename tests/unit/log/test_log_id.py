@@ -80,7 +80,7 @@ def test_a_log_left_to_the_os_gets_another_when_it_was_not_stopped() -> None:
 
 
 def test_a_log_that_is_found_damaged_gets_another() -> None:
-    """Others were told that all of it was on its disk."""
+    """Brokers were told that all of it was on its disk."""
     broker = new_broker()
     broker.append(record_batch(2), record_batch(2))
     log_id = id_of(broker)

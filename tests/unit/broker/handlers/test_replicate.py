@@ -342,7 +342,7 @@ def test_a_follower_passes_over_what_is_lost(following: Following) -> None:
 def test_a_hand_over_asks_a_follower_once_how_far_it_is_and_whether_it_works(
     following: Following,
 ) -> None:
-    """It has all, and so tells nothing by itself, also when its disk has died since."""
+    """A follower that has all tells nothing by itself, also when its disk has died since."""
     following.append()
     answer = following.wait(copy(1))
     for _ in range(2):

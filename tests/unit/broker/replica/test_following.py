@@ -227,7 +227,7 @@ def damaged_log(world: Following) -> PartitionLog:
 
 
 def test_a_damaged_log_is_cut_back_under_another_id(world: Following) -> None:
-    """Others may have been told that what is cut off is on its disk."""
+    """The leader may have been told that what is cut off is on its disk."""
     log_id = damaged_log(world).log_id
     world.addresses[2] = BrokerAddress(2, "host", 1)
     want(world, replica(0, led_by(2)))
@@ -242,7 +242,7 @@ def test_a_damaged_log_is_cut_back_under_another_id(world: Following) -> None:
 
 
 def test_a_damaged_log_is_left_as_it_is_while_its_leader_is_gone(world: Following) -> None:
-    """If that never comes back, what is whole behind the damage may be nowhere else."""
+    """Records behind the damage may be nowhere else, if the leader never comes back."""
     log = damaged_log(world)
     log_id = log.log_id
     want(world, replica(0, led_by(2)))

@@ -56,7 +56,7 @@ def test_one_that_had_room_again_in_time_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_lead_that_comes_back_to_a_full_disk_goes_less_and_less_often(tmp_path: Path) -> None:
-    """Where all disks are full, it would go round and round."""
+    """The lead would go round and round where all disks are full."""
     with logs_in(tmp_path / "data") as logs:
         full = FullDisks(logs.clock)
         logs.lead(T0)

@@ -103,7 +103,7 @@ def test_it_comes_back_as_a_follower_with_its_log_opened_anew(here: Replicated) 
 
 @pytest.mark.parametrize("case", ["alone", "others are away", "one replica"])
 def test_a_leader_with_nobody_to_lead_in_its_place_stays(here: Replicated, case: str) -> None:
-    """What it has can be read as long as it leads."""
+    """Records that it has can be read as long as it leads."""
     if case == "one replica":
         here.tell_assigned([1])
         wait_until(here.leads)
@@ -178,7 +178,7 @@ def refuse_marks(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_a_lead_that_cannot_be_taken_is_left_to_another(
     here: Replicated, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was handed over to a copy whose mark the disk does not let go."""
+    """The lead was handed over to a copy whose mark the disk does not let go."""
     here.topics.known[T0] = PartitionState(2, 5, [1, 2, 3], end=0)
     here.tell_assigned([1, 2, 3])
     wait_until(lambda: here.following.followed())
@@ -209,7 +209,7 @@ def test_one_that_nobody_else_can_take_is_tried_on(
 def test_a_log_without_an_id_leaves_its_lead_to_others_in_sync(
     here: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nobody leads: it lives and is in sync, and may not lead without an id."""
+    """Leaders without an id may not lead, and nobody else would while they live and are in sync."""
     log = ensure_one(here.logs.directory, T0, topic_id=OLD, config={})
     log.log_id = None
 
@@ -226,7 +226,7 @@ def test_a_log_without_an_id_leaves_its_lead_to_others_in_sync(
 def test_a_log_that_is_offline_is_not_elected(
     here: Replicated, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other one that is in sync is to be; this one is, too, when its log is open again."""
+    """Brokers whose logs are open again can be elected, as the other one that is in sync can."""
     caplog.set_level(logging.INFO)
     here.topics.known[T0] = PartitionState(2, 5, [1, 2, 3], end=0)
     here.topics.epochs[T0] = 5

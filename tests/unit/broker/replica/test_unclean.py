@@ -136,7 +136,7 @@ def test_who_dies_between_the_election_and_its_log_goes_on_as_elected(here: Worl
 def test_not_with_a_log_that_goes_offline_as_it_is_flushed_for_that(
     here: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be in sync alone then, and lead nothing."""
+    """The broker would be in sync alone then, and lead nothing."""
     log = here.begin()
 
     def fails() -> None:

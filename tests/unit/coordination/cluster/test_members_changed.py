@@ -46,7 +46,7 @@ def test_a_leader_leaves_those_in_sync_where_another_of_them_runs() -> None:
 
 
 def test_a_leader_that_has_left_drops_nobody_after_it() -> None:
-    """It would leave nobody in sync, and so nobody to be elected."""
+    """The change would leave nobody in sync, and so nobody to be elected."""
     left = leaves_lead(1, live=[1, 2])(LeadershipClaim(T0, "a" * 32), NOW).state
     assert left is not None
     payload = TopicPayload(id="a" * 32, partitions={0: [1, 2, 4]}, config={})

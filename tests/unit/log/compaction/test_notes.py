@@ -152,7 +152,7 @@ def test_an_empty_follower_takes_over_what_is_clean() -> None:
 def test_a_copy_that_goes_on_from_a_leader_that_is_less_clean_is_no_cleaner(
     leader: PurgedLog, clean: int
 ) -> None:
-    """Else its own compaction would let tombstones go, and keep what they deleted."""
+    """Compaction would else let tombstones go, and keep what they deleted."""
     broker = Broker(files=SimulatedDisk(), config=CONFIG)
     ensure_one(broker.directory, TP, topic_id=TOPIC_ID, config={})
     assert broker.log().compaction.goes_on_as(PurgedLog(100, 90))

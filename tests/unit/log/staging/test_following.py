@@ -175,7 +175,7 @@ def test_what_does_not_go_on_is_refused(leader: PartitionLog, follower: Broker) 
 def test_a_write_without_a_writer_that_went_on_under_another_leader_is_copied_from_its_beginning(
     leader: PartitionLog, follower: Broker
 ) -> None:
-    """It has the epoch of whoever led in the place of the writer's mark."""
+    """The epoch of whoever led is in the place of the writer's mark."""
     stage(leader, attempt(1), 1)
     leader.staging.stage(joined(batch(1, 1, producer=attempt(1))), leader_epoch=2)
     log = follower.log()
