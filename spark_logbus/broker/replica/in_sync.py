@@ -19,7 +19,7 @@ from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.partition_states import PartitionStates
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
-from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.errors import (
     ConfigError,
     NotEnoughReplicasError,
@@ -150,10 +150,14 @@ class InSync:
         led, state = known.led, known.state
         record = self._topic(topic_partition.topic)
         assigned: Collection[int] = state.in_sync
-        joining, least = assigned, 1
+        joining, since_us, least = assigned, 0, 1
         if record is not None and record.topic_id == led.log.topic_id:
             assigned = record.partitions.get(topic_partition.partition, [self._broker_id])
-            joining = {*assigned, *_targets(record, topic_partition.partition)}
+            move = _joined_by(record, topic_partition.partition)
+            if move is not None:
+                joining, since_us = {*assigned, *move.to}, move.since_us
+            else:
+                joining = assigned
             least = _least(record, len(assigned))
         members = self._members.get(topic_partition)
         if members is None:
@@ -173,6 +177,7 @@ class InSync:
             members.go_on_from(led.log.replication.end)
             self._members[topic_partition] = members
         members.assigned, members.joining, members.least = assigned, joining, least
+        members.since_us = since_us
 
     # -- lookups --------------------------------------------------------------------------
 
@@ -290,13 +295,13 @@ class InSync:
         self.require_enough(led)
 
 
-def _targets(record: TopicRecord, partition: int) -> Collection[int]:
-    """Brokers that are to be replicas of a partition, by the move of it that stands. Where it is to
-    have one replica and has one, the lead is handed over, and that broker never in sync before."""
+def _joined_by(record: TopicRecord, partition: int) -> MovePayload | None:
+    """The move of a partition that stands and by which brokers join it. Where it is to have one
+    replica and has one, the lead is handed over, and that broker never in sync before."""
     move = record.moves.get(partition)
     if move is None or move.error or len(move.to) == len(record.partitions.get(partition, ())) == 1:
-        return ()
-    return move.to
+        return None
+    return move
 
 
 def _least(record: TopicRecord, replicas: int) -> int:

@@ -201,6 +201,7 @@ class InSyncChanges:
                     members.led.leader_epoch,
                     change.add,
                     change.remove,
+                    change.since_us,
                 )
                 for members, change in begun.items()
             ],

@@ -26,10 +26,12 @@ from spark_logbus.log import RECOVERED, PartitionLog
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of who is in sync: log ids by broker that join, brokers that leave."""
+    """A change of who is in sync: log ids by broker that join, brokers that leave. ``since_us`` is
+    the time of the move by which those join to which the partition is not assigned."""
 
     add: Mapping[int, str] = field(default_factory=dict)
     remove: frozenset[int] = frozenset()
+    since_us: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.add or self.remove)
@@ -51,9 +53,9 @@ class Members:
     """Replicas of a partition in one leader epoch. Thread-safe.
 
     ``assigned`` are the brokers to which the partition is assigned, ``joining`` those and the ones
-    to which it is to move: others are not in sync for long. ``least`` is how many have to be in
-    sync, with the leader, for an append that is to be replicated. A member that has not caught up
-    for ``lag_s`` is to leave.
+    to which it is to move, by the move of the time ``since_us``: others are not in sync for long.
+    ``least`` is how many have to be in sync, with the leader, for an append that is to be
+    replicated. A member that has not caught up for ``lag_s`` is to leave.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Members:
         self.seen_end = seen_end
         self.assigned: Collection[int] = ()
         self.joining: Collection[int] = ()
+        self.since_us = 0
         self.least = 1
         self._broker_id = broker_id
         self._followers = followers
@@ -234,10 +237,12 @@ class Members:
         return follower if follower is not None and _is_of(follower, log_id) else None
 
     def _may_be_in_sync(self, follower: Follower) -> bool:
-        """True if a broker is not in sync, and may be with the log that it tells of."""
+        """True if a broker is not in sync, and may be with the log that it tells of. One that told
+        of it in an earlier move may have deleted it since."""
         copy = follower.copy
         return (
             copy.broker_id in self.joining
+            and (copy.broker_id in self.assigned or copy.since_us == self.since_us)
             and copy.broker_id not in self._members
             and bool(copy.log_id)
         )
@@ -252,6 +257,7 @@ class Members:
 
     def wanted(self, live: Collection[int]) -> Change:
         """Decides on a change of who is in sync, of which nothing is done yet."""
+        since_us = self.since_us  # first: who joins has told in this move, or ZooKeeper refuses it
         joins = {
             each.copy.broker_id: each.copy.log_id
             for each in self._followers.of(self.led)
@@ -264,7 +270,7 @@ class Members:
             or broker_id not in self.joining
             or self._is_out(broker_id, log_id)
         )
-        return Change(joins, leaves)
+        return Change(joins, leaves, since_us)
 
     def _is_out(self, broker_id: int, log_id: str) -> bool:
         follower = self._followers.find(self.led, broker_id)
@@ -286,6 +292,7 @@ class Members:
     def begin(self, change: Change) -> Change:
         """Count those that join, before anything is sent; returns the change without such as have
         fallen behind until then."""
+        since_us = self.since_us  # first, as above
         with self._lock:
             self._joining, self._leaving = change.add, change.remove
             self._count()
@@ -294,7 +301,7 @@ class Members:
         with self._lock:
             self._joining = joins
             self._count()
-        return Change(joins, change.remove)
+        return Change(joins, change.remove, since_us)
 
     def give_up(self) -> None:
         """Count those that are in sync as they were before ``begin``: what that was for was refused

@@ -148,13 +148,15 @@ def able_to_lead(now: PartitionState, live: Collection[int]) -> list[int]:
 
 class MembersChange(NamedTuple):
     """A change of who is in sync of a partition that is led in that epoch: the ids of the logs of
-    the brokers that join, and the brokers that leave."""
+    the brokers that join, and the brokers that leave. ``since_us`` is the time of the move in which
+    those have told of their logs to which the partition is not assigned."""
 
     topic_partition: TopicPartition
     topic_id: str
     leader_epoch: int
     add: Mapping[int, str]
     remove: Collection[int]
+    since_us: int = 0
 
 
 def changed_by_leader(
@@ -175,7 +177,7 @@ def changed_by_leader(
         )
     move = payload.moves.get(where.partition)
     eligible = {*payload.partitions[where.partition]}
-    if move is not None and not move.error:
+    if move is not None and not move.error and move.since_us == change.since_us:
         eligible |= {*move.to}
     return members_changed(where, now, add=change.add, remove=change.remove, eligible=eligible)
 

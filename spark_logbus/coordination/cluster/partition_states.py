@@ -223,10 +223,11 @@ class PartitionStates:
         leader_epoch: int,
         add: Mapping[int, str] = MappingProxyType({}),
         remove: Collection[int] = (),
+        since_us: int = 0,
     ) -> PartitionState:
         """Takes brokers in sync of one partition, and drops others; returns the state. Raises what
         ``change_in_sync_all`` has in the place of a state."""
-        change = MembersChange(topic_partition, topic_id, leader_epoch, add, remove)
+        change = MembersChange(topic_partition, topic_id, leader_epoch, add, remove, since_us)
         state = self.change_in_sync_all([change], leader=leader)[topic_partition]
         if isinstance(state, LogbusError):
             raise state.again()
@@ -241,9 +242,9 @@ class PartitionStates:
         For the leader in that epoch; NotLeaderError for everybody else. An error in the place of a
         state costs its own partition only: UnknownTopicError, CorruptNodeError; InvalidRequestError
         to drop the leader, or to add a broker that the partition is neither assigned to nor moving
-        to; CoordinationError: nobody knows if it was done. Each is always written, also where
-        nothing changes: an earlier request that is on its way still cannot be carried out after
-        that.
+        to, by the move in which it has told of its log; CoordinationError: nobody knows if it was
+        done. Each is always written, also where nothing changes: an earlier request that is on its
+        way still cannot be carried out after that.
         """
         assert 0 < len(changes) <= MAX_CLAIMS, "more would be too large for a transaction"
         found: dict[TopicPartition, PartitionState | LogbusError] = {}

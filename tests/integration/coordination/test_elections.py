@@ -133,7 +133,13 @@ class Cluster:
             leader_epoch=leader_epoch,
             add=add or {},
             remove=remove,
+            since_us=self.moves_since() if add else 0,
         )
+
+    def moves_since(self) -> int:
+        """The time of the move that stands, 0 if there is none."""
+        moves = decode(TopicPayload, servers.read(self.chroot, NODE), path=NODE).moves
+        return max((each.since_us for each in moves.values()), default=0)
 
     def hand_over(self, *, to: int = 2, log_id: str = "log-2", epoch: int = 4) -> HandOver:
         return HandOver(T0, self.topic_id, 1, epoch, to, log_id, 12, None)

@@ -41,6 +41,7 @@ class States:
     def __init__(self, state: PartitionState) -> None:
         self.state = state
         self.asked: list[tuple[dict[int, str], set[int]]] = []
+        self.since_us = 0  # of the last request
         self.fails: LogbusError | None = None
         self.is_done = True
         self.meanwhile: Callable[[], None] = lambda: None
@@ -51,6 +52,7 @@ class States:
         (change,) = changes
         assert (change.topic_partition, change.topic_id, leader) == (T0, TOPIC_ID, LEADER)
         self.asked.append((dict(change.add), {*change.remove}))
+        self.since_us = change.since_us
         self.meanwhile()
         fails, self.fails = self.fails, None
         if fails is None or self.is_done:
@@ -129,10 +131,11 @@ class Leading:
         *staged: StagedPosition,
         log_id: str | None = None,
         led: LeaderPartition | None = None,
+        since_us: int = 0,
     ) -> None:
         by_write = {each.write: each for each in staged}
         log_id = IDS[broker_id] if log_id is None else log_id
-        told = Copy(broker_id, log_id, flushed, flushed, 0, by_write)
+        told = Copy(broker_id, log_id, flushed, flushed, since_us, by_write)
         self.followers.tell(led or self.led, told, lacking_bytes=0)
 
     def tell_all(self, flushed: int) -> None:

@@ -137,7 +137,37 @@ def test_nobody_joins_who_is_not_assigned_or_gone(leading: Leading) -> None:
     )
     leading.in_sync.topics_changed()
     leading.look()
+    assert not leading.states.asked, "it has told in no move"
+    leading.tell(FOUR, 3, since_us=1)
+    leading.look()
     assert leading.states.asked == [({FOUR: IDS[FOUR]}, set())]
+
+
+def test_nobody_joins_by_what_it_told_in_an_earlier_move(leading: Leading) -> None:
+    """It may have deleted that log when the move was cancelled."""
+    leading.lead()
+    leading.tell_all(0)
+    moved(leading, since_us=1)
+    leading.live.discard(FOUR)
+    leading.tell(FOUR, 0, since_us=1)
+    moved(leading, since_us=2)
+    leading.live.add(FOUR)
+    leading.look()
+    assert not leading.states.asked
+    leading.tell(FOUR, 0, log_id="a" * 32, since_us=2)
+    leading.look()
+    assert leading.states.asked == [({FOUR: "a" * 32}, set())]
+    assert leading.states.since_us == 2
+
+
+def moved(leading: Leading, *, since_us: int) -> None:
+    """Has the partition move to broker 4 as well."""
+    record = leading.topic(LEADER, TWO, THREE)
+    move = MovePayload(to=[LEADER, TWO, THREE, FOUR], since_us=since_us)
+    leading.topics[T0.topic] = TopicRecord(
+        record.name, record.topic_id, record.partitions, record.config, moves={0: move}
+    )
+    leading.in_sync.topics_changed()
 
 
 def test_the_broker_to_which_a_sole_replica_moves_does_not_join(leading: Leading) -> None:

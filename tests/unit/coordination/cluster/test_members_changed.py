@@ -11,7 +11,7 @@ from spark_logbus.coordination.cluster.leader_rules import (
     members_changed,
 )
 from spark_logbus.coordination.cluster.topic_records import LeadershipClaim
-from spark_logbus.coordination.payloads import PartitionState, TopicPayload
+from spark_logbus.coordination.payloads import MovePayload, PartitionState, TopicPayload
 from spark_logbus.errors import InvalidRequestError, NotLeaderError
 from spark_logbus.model import TopicPartition
 
@@ -53,3 +53,16 @@ def test_a_leader_that_has_left_drops_nobody_after_it() -> None:
     change = MembersChange(T0, "a" * 32, 5, add={}, remove=[2, 4])
     with pytest.raises(NotLeaderError, match="it has left those in sync, 2, 4"):
         changed_by_leader(left, change, leader=1, payload=payload)
+
+
+def test_nobody_is_taken_in_by_another_move_than_the_one_in_which_it_told_of_its_log() -> None:
+    """It may have deleted that log since: the leader has not heard of the new move yet, say."""
+    now = PartitionState(1, 5, [1, 2], replicas={1: "a", 2: "b"})
+    move = MovePayload(to=[1, 4], since_us=7)
+    payload = TopicPayload(id="a" * 32, partitions={0: [1, 2]}, config={}, moves={0: move})
+    for since_us in (0, 6):
+        change = MembersChange(T0, "a" * 32, 5, add={4: "d"}, remove=[], since_us=since_us)
+        with pytest.raises(InvalidRequestError, match="Brokers 4 cannot be in sync of t-0"):
+            changed_by_leader(now, change, leader=1, payload=payload)
+    changed = changed_by_leader(now, change._replace(since_us=7), leader=1, payload=payload)
+    assert changed.in_sync == [1, 2, 4]
