@@ -50,6 +50,7 @@ def test_each_rule_of_the_end_of_a_move_is_broken_in_turn() -> None:
         ({"From": 1}, 5_000),
         pytest.param({"Moves": 2}, 100_000, marks=SLOW),
         pytest.param({"Faults": 2}, 100_000, marks=SLOW),
+        pytest.param({"Brokers": FOUR, "Faults": 0}, 10_000, marks=SLOW),
         pytest.param({"From": 1, "Brokers": TWO, "Records": 2, "Faults": 2, "Leads": 2, "Moves": 2},
                      50_000, marks=SLOW),
     ],
