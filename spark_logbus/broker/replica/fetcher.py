@@ -318,7 +318,9 @@ class LeaderFetcher:
         )
         self._take(session, answer, pending.payload)
         for each in requested.named:
-            if each.is_move:  # the leader looks at when it was told of what it is to hand over
+            # The leader looks at when it was told of what it is to hand over. What has ended may be
+            # followed anew by now, and that is due.
+            if each.is_move and not each.ended:
                 session.due[each.topic_partition] = each
 
     def _take(self, session: LeaderSession, answer: ReplicateResponse, payload: memoryview) -> None:

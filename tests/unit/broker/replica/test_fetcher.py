@@ -224,6 +224,20 @@ def test_what_is_added_is_named_at_once_and_nothing_else_again(world: World) -> 
     world.fetcher.stop()
 
 
+def test_what_is_followed_anew_while_an_answer_is_under_way_is_named(world: World) -> None:
+    """Replica that moves here, and is assigned here from now on."""
+    world.connection.waits = world.connection.answers = False
+    world.one.is_move = True
+    world.start()
+    assert named(world) == [world.one.topic_partition, world.other.topic_partition]
+    world.one.ended = True
+    world.fetcher.remove(cast(FollowedLog, world.one))
+    world.fetcher.add([cast(FollowedLog, Followed(0))])
+    assert named(world) == []
+    assert named(world) == [world.one.topic_partition]
+    world.fetcher.stop()
+
+
 @pytest.mark.parametrize("flushes_late", [True, False])
 def test_what_was_flushed_since_it_was_told_is_told_again(world: World, flushes_late: bool) -> None:
     world.connection.waits = False
