@@ -144,7 +144,7 @@ def test_nobody_joins_who_is_not_assigned_or_gone(leading: Leading) -> None:
 
 
 def test_nobody_joins_by_what_it_told_in_an_earlier_move(leading: Leading) -> None:
-    """It may have deleted that log when the move was cancelled."""
+    """The target may have deleted that log when the move was cancelled."""
     leading.lead()
     leading.tell_all(0)
     moved(leading, since_us=1)

@@ -56,7 +56,7 @@ def test_a_leader_that_has_left_drops_nobody_after_it() -> None:
 
 
 def test_nobody_is_taken_in_by_another_move_than_the_one_in_which_it_told_of_its_log() -> None:
-    """It may have deleted that log since: the leader has not heard of the new move yet, say."""
+    """The target may have deleted that log, of whose new move the leader has not heard yet."""
     now = PartitionState(1, 5, [1, 2], replicas={1: "a", 2: "b"})
     move = MovePayload(to=[1, 4], since_us=7)
     payload = TopicPayload(id="a" * 32, partitions={0: [1, 2]}, config={}, moves={0: move})
