@@ -100,10 +100,13 @@ class InSync:
         seen_end = log_end if hidden_from is None else min(log_end, hidden_from)
         with self._lock:
             self._led[topic_partition] = _Led(led, state, log_end, seen_end)
-            self._members.pop(topic_partition, None)
+            before = self._members.pop(topic_partition, None)
             self._look_at(topic_partition)
             if topic_partition not in self._members:
                 self._watermarks.lead(topic_partition)
+        if before is not None:  # led anew, in a later epoch
+            self._end_staging(before)
+            self._followers.look_again()
 
     def end(self, led: LeaderPartition) -> None:
         """Keep it no more: the partition is not led any more as ``led``. Who waits for its records
@@ -118,17 +121,23 @@ class InSync:
             self._watermarks.end_lead(topic_partition, is_sole=members is None)
         self._followers.forget(topic_partition)
         if members is not None:
-            members.staging.end(
-                NotLeaderError(
-                    f"Broker {self._broker_id} led {topic_partition} no longer when some replicas "
-                    "in sync lacked what was staged; refresh the metadata and ask its leader."
-                )
-            )
+            self._end_staging(members)
         led.log.replication.end_waiting(
             NotLeaderError(
                 f"The record batch was written to {topic_partition} and may become visible, but "
                 f"broker {self._broker_id} does not lead that any more; refresh the metadata and "
                 "ask its leader."
+            )
+        )
+
+    def _end_staging(self, members: Members) -> None:
+        """Tells those who wait for staged bytes that an epoch is over."""
+        led = members.led
+        members.staging.end(
+            NotLeaderError(
+                f"Broker {self._broker_id} led {led.log.topic_partition} in epoch "
+                f"{led.leader_epoch} no longer when some replicas in sync lacked what was staged; "
+                "refresh the metadata and ask its leader."
             )
         )
 
@@ -281,6 +290,7 @@ class InSync:
         members, position = self.members(led), led.log.staging.position_of(write)
         if members is not None and position is not None:
             size_bytes = position.size_bytes
+            members.staging.note(write, size_bytes)
 
             def is_over() -> bool:
                 return self.members(led) is not members or members.have_staged(write, size_bytes)

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from spark_logbus.broker.replica.followers import Follower, Followers
 from spark_logbus.broker.replica.join_waits import JoinWaits
-from spark_logbus.broker.replica.staging_waits import StagingWaits
+from spark_logbus.broker.replica.staging_pauses import StagingPauses
+from spark_logbus.broker.replica.staging_waits import StagedSize, StagingWaits
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.payloads import PartitionState
@@ -55,7 +56,8 @@ class Members:
     ``assigned`` are the brokers to which the partition is assigned, ``joining`` those and the ones
     to which it is to move, by the move of the time ``since_us``: others are not in sync for long.
     ``least`` is how many have to be in sync, with the leader, for an append that is to be
-    replicated. A member that has not caught up for ``lag_s`` is to leave.
+    replicated. A member that has not caught up for ``lag_s``, or lacks staged bytes for which
+    somebody waits so long, is to leave.
     """
 
     def __init__(
@@ -92,7 +94,13 @@ class Members:
         self._joining: Mapping[int, str] = {}  # that ZooKeeper is asked to take in
         self._waits = JoinWaits(lag_s)
         self._counted: Mapping[int, str] = {}  # all of these
-        self.staging = StagingWaits(self._is_staged)
+        self._staging_pauses = StagingPauses()
+        self.staging = StagingWaits(
+            self._is_staged,
+            is_over=self._is_over,
+            clock=clock,
+            staged=led.log.staging.replica_state(),
+        )
         self.know(state)
 
     # -- who is in sync -------------------------------------------------------------------
@@ -121,6 +129,11 @@ class Members:
         members = {
             each: state.replicas.get(each, "") for each in state.in_sync if each != self._broker_id
         }
+        for left in self._members.keys() - members.keys():  # before it may be asked to join
+            follower = self._followers.find(self.led, left)
+            lacked = [] if follower is None else self._lacks(follower, self._lag_s)
+            if follower is not None and lacked:
+                self._staging_pauses.begin(follower.copy.log_id, lacked, self._clock.monotonic())
         with self._lock:
             self._members, self._joining, self._leaving = members, {}, frozenset()
             for each in members:
@@ -183,6 +196,7 @@ class Members:
             self._began_at = now
             for pace in self._paces.values():
                 pace.caught_up_at = max(pace.caught_up_at, now)
+        self.staging.forgive()
 
     def wait_for(self, follower: Follower) -> bool:
         """Have the watermark wait for a follower that keeps up and may join, until it has all, for
@@ -192,6 +206,7 @@ class Members:
             broker_id in self._counted
             or not self._may_be_in_sync(follower)
             or not (follower.is_near or has_promised(self.led.log, follower))
+            or self._lags_in_staging(follower)
         ):
             return False
         now = self._clock.monotonic()
@@ -253,6 +268,8 @@ class Members:
             self._may_be_in_sync(follower)
             and follower.copy.safe_end >= max(self._replicated_end, self.epoch_start)
             and has_promised(self.led.log, follower)
+            and self._has_acknowledged(follower)
+            and not self._lags_in_staging(follower)
         )
 
     def wanted(self, live: Collection[int]) -> Change:
@@ -276,6 +293,8 @@ class Members:
         follower = self._followers.find(self.led, broker_id)
         if follower is not None and not _is_of(follower, log_id):
             return True  # the log with which it was in sync is gone
+        if follower is not None and self._lacks(follower, self._lag_s):
+            return True
         now = self._clock.monotonic()
         with self._lock:
             pace = self._paces.get(broker_id)
@@ -328,9 +347,42 @@ class Members:
         """True if so much of what a write has staged is on the disks of all that are counted."""
         return self.have(lambda each: has_staged(self.led.log, each, write, size_bytes))
 
+    def _is_over(self, write: int) -> bool:
+        return self.led.log.staging.position_of(write) is None
+
     def _is_staged(self, write: int, size_bytes: int) -> bool:
-        is_over = self.led.log.staging.position_of(write) is None
-        return is_over or self.have_staged(write, size_bytes)
+        size = StagedSize(write, size_bytes)
+        return self._is_over(write) or self.have(lambda each: self._has(each, size))
+
+    def _has(self, follower: Follower, size: StagedSize) -> bool:
+        """True if a follower lacks nothing of that: bytes of which a flush has failed are not here
+        any more, nor those of a write that is over."""
+        position = self.led.log.staging.position_of(size.write)
+        size_bytes = 0 if position is None else min(size.size_bytes, position.size_bytes)
+        return not size_bytes or has_staged(self.led.log, follower, size.write, size_bytes)
+
+    def _lacks(self, follower: Follower, seconds: float) -> list[StagedSize]:
+        """Returns what a follower lacks, for which somebody waits longer than that."""
+        waited_for = self.staging.older_than(seconds)
+        return [each for each in waited_for if not self._has(follower, each)]
+
+    def _lags_in_staging(self, follower: Follower) -> bool:
+        """True if a follower would be dropped soon for what it lacks of what is staged, or was for
+        that just now, and has none of it yet."""
+        if self._lacks(follower, self._lag_s / 2):
+            return True
+        if not self.enough:
+            return False  # nothing is staged that it could hold up
+
+        def has(size: StagedSize) -> bool:
+            return not self._is_over(size.write) and self._has(follower, size)
+
+        return self._staging_pauses.has(follower.copy.log_id, has, self._clock.monotonic())
+
+    def _has_acknowledged(self, follower: Follower) -> bool:
+        """True if all that was acknowledged of open writes is on the follower's disk."""
+        acknowledged = self.staging.acknowledged()
+        return all(self._has(follower, StagedSize(*each)) for each in acknowledged.items())
 
     def _has_all(self, broker_id: int, log_id: str) -> bool:
         follower = self._followers.find(self.led, broker_id)

@@ -412,6 +412,18 @@ def test_nothing_is_staged_or_prepared_with_who_leads_no_more(leading: Leading) 
         leading.lead(epoch=EPOCH + 2)
 
 
+def test_who_waits_for_what_is_staged_is_told_that_another_epoch_has_begun(
+    leading: Leading,
+) -> None:
+    """Another broker has led meanwhile, say, and the partition is led here anew."""
+    stage(leading.log, attempt(1), 2)
+    outcomes: list[LogbusError | None] = []
+    leading.in_sync.when_staged(leading.led, WRITE, outcomes.append)
+    leading.lead(epoch=EPOCH + 2)
+    assert [type(each) for each in outcomes] == [NotLeaderError]
+    assert f"in epoch {EPOCH} no longer" in str(outcomes[0])
+
+
 def test_the_lead_of_a_sole_replica_may_end_while_a_share_is_prepared(leading: Leading) -> None:
     sole = PartitionState(LEADER, EPOCH + 1, [LEADER], replicas={LEADER: IDS[LEADER]})
     leading.topics[T0.topic] = leading.topic(LEADER)
