@@ -64,8 +64,9 @@ class MovesConfig:
 class ReplicationConfig:
     """Partitions with several replicas."""
 
-    #: A follower that has not had all that this leader has for so long is in sync no more, and
-    #: nobody waits for it until it has caught up. One whose broker is gone is dropped at once.
+    #: A follower that has not had all that this leader has for so long, or lacks something staged
+    #: for which an atomic write waits so long, is in sync no more, and nobody waits for it until it
+    #: has caught up. One whose broker is gone is dropped at once.
     lag_max_ms: int = 10_000
     #: A partition goes back to its preferred leader when that has been in sync for so long: after a
     #: restart it would otherwise lead nothing.
