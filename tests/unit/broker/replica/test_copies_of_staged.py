@@ -1,4 +1,4 @@
-"""What atomic writes have staged, between a leader that answers and a log that follows it."""
+"""Copies of what atomic writes have staged, between a leader that answers and a follower's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who decides how far consumers see."""
+"""Rules of how far consumers see, and who may set them."""
 
 from __future__ import annotations
 

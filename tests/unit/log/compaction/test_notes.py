@@ -1,4 +1,4 @@
-"""What is noted of compactions for other replicas, and when it is on the disk."""
+"""Notes of compactions for other replicas, and when they are on the disk."""
 
 from __future__ import annotations
 
