@@ -17,7 +17,8 @@ from spark_logbus.zookeeper import CorruptNodeError
 
 
 class Assigned(NamedTuple):
-    """A partition that is assigned to this broker, and its state as ZooKeeper has it."""
+    """A partition that is assigned to this broker, or moves to it, and its state as ZooKeeper has
+    it."""
 
     topic_partition: TopicPartition
     record: TopicRecord
@@ -95,11 +96,25 @@ class Assignments:
             if self.broker_id not in brokers
         ]
 
+    def electable_here(self, record: TopicRecord) -> list[TopicPartition]:
+        """Returns the partitions of a topic that the broker may lead when it is in sync: those that
+        are assigned to it, and those of several replicas that move to it."""
+        moving = [
+            TopicPartition(record.name, partition)
+            for partition, move in record.moves.items()
+            if self._moves_here(record, partition, move)
+            and (len(move.to) > 1 or len(record.partitions[partition]) > 1)
+        ]
+        return self.assigned_here(record) + moving
+
+    def is_sole(self, record: TopicRecord, partition: int) -> bool:
+        """Tells if a partition is assigned to the broker alone."""
+        return record.partitions[partition] == [self.broker_id]
+
     def is_replicated_here(self, record: TopicRecord) -> bool:
-        """Tells if the broker has one of several replicas of a partition of the topic."""
-        return any(
-            self.broker_id in brokers and len(brokers) > 1 for brokers in record.partitions.values()
-        )
+        """Tells if the broker has one of several replicas of a partition of the topic, or is to
+        have one."""
+        return any(not self.is_sole(record, each.partition) for each in self.electable_here(record))
 
     def leads(self, assigned: Assigned, live: Collection[int]) -> bool:
         """Tells if the broker is to lead a partition: it is the leader in ZooKeeper; or nobody ever
@@ -139,9 +154,14 @@ class Assignments:
             (move.since_us, WantedReplica(TopicPartition(record.name, partition), record, move))
             for record in records
             for partition, move in record.moves.items()
-            if self.broker_id in move.to
-            and not move.error
-            and self.broker_id not in record.partitions.get(partition, move.to)
+            if self._moves_here(record, partition, move)
         ]
         found.sort(key=lambda each: (each[0], each[1].topic_partition))
         return {each.topic_partition: each for _, each in found}
+
+    def _moves_here(self, record: TopicRecord, partition: int, move: MovePayload) -> bool:
+        return (
+            self.broker_id in move.to
+            and not move.error
+            and self.broker_id not in record.partitions.get(partition, move.to)
+        )

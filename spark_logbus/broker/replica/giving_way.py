@@ -36,7 +36,7 @@ class GivingWay:
 
     def others_in_sync(self, assigned: Assigned) -> set[int]:
         """Returns the other brokers that may lead a partition, as far as that is known: those to
-        which it is still to move are in sync, too, and cannot be elected."""
+        which it is still to move are in sync, too, and not elected if the move is cancelled."""
         state = assigned.state
         if not isinstance(state, PartitionState):
             return set()

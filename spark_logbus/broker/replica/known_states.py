@@ -1,4 +1,4 @@
-"""States of the partitions that have several replicas, one of them on this broker.
+"""States of the partitions that have several replicas, one of them on this broker, or moving to it.
 
 Who leads such a partition changes without a change of its topic. So their states are read again
 when ZooKeeper gives notice of it, and kept here.
@@ -49,21 +49,22 @@ class KnownStates:
         self._known = {}
 
     def read(self, records: Collection[TopicRecord]) -> ReadStates:
-        """Reads the states of partitions that are assigned here: those that are not led here and
-        should be, perhaps, and those of which there is news. Raises CoordinationError."""
+        """Reads the states of partitions that are assigned here, or move here: those that are not
+        led here and should be, perhaps, and those of which there is news. Raises
+        CoordinationError."""
         with self._lock:
             changed, self._changed = self._changed, set()
         try:
-            assigned = {
+            here = {
                 topic_partition: record
                 for record in records
-                for topic_partition in self._assignments.assigned_here(record)
+                for topic_partition in self._assignments.electable_here(record)
             }
-            for topic_partition in self._known.keys() - assigned.keys():
+            for topic_partition in self._known.keys() - here.keys():
                 del self._known[topic_partition]
             wanted = {
                 topic_partition: record
-                for topic_partition, record in assigned.items()
+                for topic_partition, record in here.items()
                 if self._is_wanted(topic_partition, record, changed)
             }
             read = self._states.states_of(wanted)
@@ -72,7 +73,7 @@ class KnownStates:
             raise
         for topic_partition, state in read.items():
             record = wanted[topic_partition]
-            if len(record.partitions[topic_partition.partition]) > 1:
+            if not self._assignments.is_sole(record, topic_partition.partition):
                 self._keep(topic_partition, record.topic_id, state)
         return read
 
@@ -81,7 +82,7 @@ class KnownStates:
     ) -> bool:
         led = self._replicas.leader(topic_partition)
         is_led = led is not None and led.log.topic_id == record.topic_id
-        if len(record.partitions[topic_partition.partition]) == 1:
+        if self._assignments.is_sole(record, topic_partition.partition):
             return not is_led
         known = self.get(topic_partition, record.topic_id)
         return (

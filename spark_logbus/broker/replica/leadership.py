@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from spark_logbus.broker.decided_shares import PartitionShare
@@ -34,7 +35,8 @@ from spark_logbus.zookeeper import CorruptNodeError
 logger = logging.getLogger(__name__)
 
 
-_Lead = Callable[[Sequence[LeadershipClaim]], Mapping[TopicPartition, LeadResult]]
+_Result = PartitionState | LogbusError
+_Lead = Callable[[Sequence[LeadershipClaim]], Mapping[TopicPartition, _Result]]
 
 
 class LeadListener(Protocol):
@@ -218,27 +220,38 @@ class Leadership:
     ) -> None:
         """Takes the lead of partitions whose leaders are gone, all together, where no other has
         done it before. Raises CoordinationError."""
+        copies: list[WantedLog] = []
 
-        def lead(claims: Sequence[LeadershipClaim]) -> Mapping[TopicPartition, LeadResult]:
-            return self._states.elect_all(claims, broker_id=self._broker_id, live=live)
+        def lead(claims: Sequence[LeadershipClaim]) -> Mapping[TopicPartition, _Result]:
+            states = self._states.elect_all(claims, broker_id=self._broker_id, live=live)
+            # Not before: one that is not elected is a copy still, which goes on as such.
+            led = [
+                replace(each, follows=False, reopens=False)
+                for each in copies
+                if isinstance(states.get(each.topic_partition), PartitionState)
+            ]
+            opened = self._logs.ensure_all(led) if led else {}
+            failed = {where: log for where, log in opened.items() if isinstance(log, LogbusError)}
+            return {**states, **failed}
 
         for each in partitions:
             log = self._logs.get(each.topic_partition)
             if log is not None and log.flushed_end < log.ends().log_end_offset:
                 # It would seem to be missing, and nothing else would have it flushed.
                 log.flush()
-        found = self._logs.ensure_all(
-            [
-                WantedLog(
-                    each.topic_partition,
-                    each.record.topic_id,
-                    each.record.config,
-                    each.state.committed if isinstance(each.state, PartitionState) else None,
-                    reopens=True,
-                )
-                for each in partitions
-            ]
-        )
+        wanted = [
+            WantedLog(
+                each.topic_partition,
+                each.record.topic_id,
+                each.record.config,
+                each.state.committed if isinstance(each.state, PartitionState) else None,
+                follows=self._broker_id not in each.brokers,
+                reopens=True,
+            )
+            for each in partitions
+        ]
+        copies += [each for each in wanted if each.follows]
+        found = self._logs.ensure_all(wanted)
         logs = [found[each.topic_partition] for each in partitions]
         self._take(partitions, logs, decided, term, lead, elects=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from spark_logbus.broker.metadata_cache import TopicsImage
@@ -49,12 +49,19 @@ class Leaving:
         self._notify = partition_changed
         self._copies: dict[TopicPartition, float] = {}  # and since when they are of no use
 
-    def leave(self, image: TopicsImage, moving: Mapping[TopicPartition, WantedReplica]) -> bool:
-        """Leaves what is assigned to others and not ``moving`` here. Returns False if the log of
-        one is still in its place. Raises CoordinationError."""
+    def leave(
+        self,
+        image: TopicsImage,
+        moving: Mapping[TopicPartition, WantedReplica],
+        elected: Collection[TopicPartition],
+    ) -> bool:
+        """Leaves what is assigned to others and not ``moving`` here, but for what this broker was
+        ``elected`` to lead while it moves here. Returns False if the log of one is still in its
+        place. Raises CoordinationError."""
         for record in image.topics.values():
             for topic_partition in self._assignments.assigned_elsewhere(record):
-                self._hand_over(topic_partition, record, moves=topic_partition in moving)
+                if topic_partition not in elected:
+                    self._hand_over(topic_partition, record, moves=topic_partition in moving)
         return self._let_go(moving)
 
     def _hand_over(self, where: TopicPartition, record: TopicRecord, *, moves: bool) -> None:

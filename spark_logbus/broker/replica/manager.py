@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from queue import SimpleQueue
 
 from spark_logbus.broker.decided_shares import decided_shares
@@ -100,6 +100,8 @@ class ReplicaManager:
         #: Counts and times of elections.
         self.elections = self._elections.stats
         self._live: frozenset[int] = frozenset()
+        # Led, and assigned here by that; the news of it is under way. With the times of the moves.
+        self._elected: dict[TopicPartition, int] = {}
         self._removal = TopicRemoval(logs, self._replicas)
         self._leadership = Leadership(
             broker_id,
@@ -290,7 +292,7 @@ class ReplicaManager:
             else:
                 done = False
             self._elect(image, term)
-            done = self._leaving.leave(image, moving) and done
+            done = self._leaving.leave(image, moving, self._elected_in(moving)) and done
         except CoordinationError as error:
             logger.warning("Not all partitions can be led yet, trying again: %s", error)
             return False
@@ -387,7 +389,9 @@ class ReplicaManager:
         """Tries to be elected leader of what has lost its leader. Raises CoordinationError."""
         ranks: dict[TopicPartition, int] = {}
         candidates: dict[TopicPartition, Assigned] = {}
-        for record, topic_partition, state in self._replicated(image):
+        for record, topic_partition, state in self._known_of(
+            image, self._assignments.electable_here
+        ):
             if self._is_led(topic_partition, record):
                 continue  # elected just now; the news of it is under way
             each = Assigned(topic_partition, record, state)
@@ -402,32 +406,55 @@ class ReplicaManager:
         for each in due:
             self._following.release(each.topic_partition)
         decided = decided_shares(self._writers.pending().states)
-        for start in range(0, len(due), MAX_CLAIMS):
+        for some in self._together(due):
             if self.thread.stopping.is_set() or self._replicas.term is not term:
                 return
-            some = due[start : start + MAX_CLAIMS]
             self._leadership.elect(some, decided, term, self._live)
             for each in some:
-                if self._is_led(each.topic_partition, each.record):
-                    self._elections.won(each.topic_partition)
-                else:
+                where = each.topic_partition
+                if not self._is_led(where, each.record):
                     self._elections.stats.lost.add()
+                    continue
+                self._elections.won(where)
+                if self._broker_id not in each.brokers:
+                    self._elected[where] = each.record.moves[where.partition].since_us
+
+    def _together(self, due: list[Assigned]) -> Iterator[list[Assigned]]:
+        """Yields those for which to be elected in one transaction. One that moves here is alone:
+        its topic's node is written too, which may be large."""
+        assigned = [each for each in due if self._broker_id in each.brokers]
+        for start in range(0, len(assigned), MAX_CLAIMS):
+            yield assigned[start : start + MAX_CLAIMS]
+        yield from ([each] for each in due if self._broker_id not in each.brokers)
+
+    def _elected_in(
+        self, moving: Mapping[TopicPartition, WantedReplica]
+    ) -> Collection[TopicPartition]:
+        """Returns what this broker was elected to lead and is not known yet to be assigned to it,
+        as the moves are those that stood then."""
+        for where, since_us in list(self._elected.items()):
+            now = moving.get(where)
+            if now is None or now.since_us != since_us:
+                del self._elected[where]
+        return self._elected.keys()
 
     def _followed(self, image: TopicsImage) -> dict[TopicPartition, WantedReplica]:
         """Returns what is assigned here and led by others."""
         return {
             topic_partition: WantedReplica(topic_partition, record, state=state)
-            for record, topic_partition, state in self._replicated(image)
+            for record, topic_partition, state in self._known_of(
+                image, self._assignments.assigned_here
+            )
             if state.leader != self._broker_id and not self._is_led(topic_partition, record)
         }
 
-    def _replicated(
-        self, image: TopicsImage
+    def _known_of(
+        self, image: TopicsImage, which: Callable[[TopicRecord], Iterable[TopicPartition]]
     ) -> Iterator[tuple[TopicRecord, TopicPartition, PartitionState]]:
-        """Yields what is assigned here and has several replicas, with its state as it was last
+        """Yields those partitions that have several replicas, with their states as they were last
         read; but what was never led."""
         for record in image.topics.values():
-            for topic_partition in self._assignments.assigned_here(record):
+            for topic_partition in which(record):
                 state = self._known.get(topic_partition, record.topic_id)
                 if state is not None:
                     yield record, topic_partition, state

@@ -220,6 +220,30 @@ def members_changed(
     return msgspec.structs.replace(now, in_sync=members, replicas={**replicas, **add})
 
 
+#: Assigns a partition of a topic, of which this is the state, to a broker that is elected.
+Joins = Callable[[TopicPayload, int, PartitionState], TopicPayload]
+
+
+def joins_by_move(broker_id: int, live: Collection[int]) -> Joins:
+    """Lets a broker join those to which a partition that moves to it is assigned. The move stands.
+    It takes the place of one that is to leave, is not in sync and does not live: else the partition
+    would have one replica more, of which more have to be in sync."""
+    return lambda payload, partition, now: _joined(
+        payload, partition, broker_id, useful={*now.in_sync, *live}
+    )
+
+
+def _joined(
+    payload: TopicPayload, partition: int, broker_id: int, *, useful: Collection[int]
+) -> TopicPayload:
+    assigned, to = payload.partitions[partition], payload.moves[partition].to
+    leaves = next((each for each in assigned if each not in to and each not in useful), None)
+    brokers = [broker_id if each == leaves else each for each in assigned]
+    if leaves is None:
+        brokers.append(broker_id)
+    return msgspec.structs.replace(payload, partitions={**payload.partitions, partition: brokers})
+
+
 def arrived(
     now: PartitionState, to: Sequence[int], told: Mapping[int, str]
 ) -> PartitionState | None:

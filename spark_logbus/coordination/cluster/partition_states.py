@@ -20,12 +20,14 @@ import msgspec
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.leader_rules import (
+    Joins,
     MembersChange,
     Rule,
     Ruling,
     changed_by_leader,
     is_elected,
     is_elected_unclean,
+    joins_by_move,
     leads_on,
     leaves_lead,
     listed,
@@ -38,7 +40,7 @@ from spark_logbus.coordination.cluster.topic_records import (
     Reached,
     decode_topic,
 )
-from spark_logbus.coordination.payloads import PartitionState, decode, encode
+from spark_logbus.coordination.payloads import PartitionState, TopicPayload, decode, encode
 from spark_logbus.errors import (
     CoordinationError,
     InvalidRequestError,
@@ -173,11 +175,13 @@ class PartitionStates:
         """Have ``broker_id``, which is in sync, lead partitions whose leader is not among the
         ``live`` brokers, or is not in sync any more; of up to ``MAX_CLAIMS``.
 
-        Those that live and were in sync stay so. Errors are as those of ``lead_all``;
-        NotLeaderError also when the leader lives.
+        Those that live and were in sync stay so. A partition that moves to the broker is assigned
+        to it by that, so that it leads on if the move is cancelled. Errors are as those of
+        ``lead_all``; NotLeaderError also when the leader lives.
         """
         description = f"elect broker {broker_id} the leader"
-        return self._claim_all(description, claims, broker_id, is_elected(broker_id, live))
+        rule, joins = is_elected(broker_id, live), joins_by_move(broker_id, live)
+        return self._claim_all(description, claims, broker_id, rule, joins=joins)
 
     def leave_all(
         self, claims: Sequence[LeadershipClaim], *, broker_id: int, live: Collection[int]
@@ -430,11 +434,18 @@ class PartitionStates:
     # -- claims ---------------------------------------------------------------------------
 
     def _claim_all(
-        self, description: str, claims: Sequence[LeadershipClaim], broker_id: int, rule: Rule
+        self,
+        description: str,
+        claims: Sequence[LeadershipClaim],
+        broker_id: int,
+        rule: Rule,
+        *,
+        joins: Joins | None = None,
     ) -> dict[TopicPartition, LeadResult]:
         """Writes what the rule makes of the claims, in one transaction as a rule. Where others
         write some of the states at the same time, the others do not wait for those: each half is
-        tried for itself."""
+        tried for itself. With ``joins`` what moves to the broker is assigned to it when that leads
+        it."""
         assert 0 < len(claims) <= MAX_CLAIMS, "more would be too large for a transaction"
         lost = LostReplies[dict[TopicPartition, Ruling]]()
         found: dict[TopicPartition, LeadResult] = {}
@@ -444,7 +455,7 @@ class PartitionStates:
             what = f"{description} of {part[0].topic_partition}"
             if more := len(part) - 1:
                 what += f" and {more} more partitions"
-            attempt = partial(self._claim, what, part, broker_id, rule, lost)
+            attempt = partial(self._claim, what, part, broker_id, rule, joins, lost)
             try:
                 found |= self._nodes.repeat(what, attempt)
             except _ContendedError:
@@ -458,6 +469,7 @@ class PartitionStates:
         claims: Sequence[LeadershipClaim],
         broker_id: int,
         rule: Rule,
+        joins: Joins | None,
         lost: LostReplies[dict[TopicPartition, Ruling]],
         deadline: Deadline,
     ) -> dict[TopicPartition, LeadResult]:
@@ -466,12 +478,15 @@ class PartitionStates:
         found: dict[TopicPartition, LeadResult] = {}
         ruled: dict[TopicPartition, Ruling] = {}
         new: dict[TopicPartition, PartitionState] = {}
+        changed: dict[str, TopicPayload] = {}
         for claim in claims:
             where = claim.topic_partition
             path = paths.partition_state(where)
             node = nodes[path]
             try:
-                topics[where.topic].require_assigned(claim, broker_id)
+                moves_here = topics[where.topic].moves_to(claim, broker_id)
+                if joins is None or not moves_here:
+                    topics[where.topic].require_assigned(claim, broker_id)
                 now = None if node is None else self._state_nodes.decode(node, path)
             except (UnknownTopicError, NotLeaderError, CorruptNodeError) as error:
                 found[where] = error
@@ -485,10 +500,15 @@ class PartitionStates:
                 found[where] = ruling.refusal
             elif ruling.state is not None:
                 found[where] = ruling.state
+                if joins is not None and moves_here and where in new and now is not None:
+                    payload = changed.get(where.topic) or topics[where.topic].alive()[1]
+                    changed[where.topic] = joins(payload, where.partition, now)
         if new:
             try:
                 with lost.noting(ruled):
-                    self._state_nodes.write(description, new, topics, nodes, deadline)
+                    self._state_nodes.write(
+                        description, new, topics, nodes, deadline, changed=changed
+                    )
             except ConflictError:
                 if len(new) > 1:
                     raise _ContendedError from None

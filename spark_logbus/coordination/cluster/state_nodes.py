@@ -6,11 +6,12 @@ A state is written on the condition that it and its topic are as they were read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.topic_records import TopicNode
-from spark_logbus.coordination.payloads import PartitionState, decode, encode
+from spark_logbus.coordination.payloads import PartitionState, TopicPayload, decode, encode
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import Node, Nodes, name_of
@@ -40,10 +41,13 @@ class StateNodes:
         topics: Mapping[str, TopicNode],
         nodes: Mapping[str, Node | None],
         deadline: Deadline,
+        *,
+        changed: Mapping[str, TopicPayload] = MappingProxyType({}),
     ) -> None:
         """Put ``states`` in the place of the ``nodes`` that were read, if their topics are as they
         were read too, with what is missing above them: of partitions that are new, or of a topic
-        whose node was put back by hand. Who watches the topics' states is told."""
+        whose node was put back by hand. Topics that are ``changed`` are written with them. Who
+        watches the topics' states is told."""
         writes: list[Operation] = []
         made: list[TopicPartition] = []
         for topic_partition, state in states.items():
@@ -55,7 +59,13 @@ class StateNodes:
             else:
                 writes.append(SetData(path, encode(state), node.version))
         names = dict.fromkeys(each.topic for each in states)
-        checks = [Check(paths.topic(name), topics[name].alive()[0].version) for name in names]
+        checks: list[Operation] = []
+        for name in names:
+            path, version = paths.topic(name), topics[name].alive()[0].version
+            payload = changed.get(name)
+            checks.append(
+                Check(path, version) if payload is None else SetData(path, encode(payload), version)
+            )
         above = [paths.partitions(name) for name in names]
         unlisted = self._unlisted(made, deadline)
         asked = [*above, *(paths.partition(each) for each in made if each not in unlisted)]

@@ -237,6 +237,20 @@ class TopicNode(NamedTuple):
                 f"partition {partition}."
             )
 
+    def moves_to(self, claim: LeadershipClaim, broker_id: int) -> bool:
+        """True if the claimed partition is not assigned to the broker and a move of it there
+        stands. UnknownTopicError, CorruptNodeError."""
+        self.require(claim)
+        _, payload = self.alive()
+        partition = claim.topic_partition.partition
+        move = payload.moves.get(partition)
+        return (
+            move is not None
+            and not move.error
+            and broker_id in move.to
+            and broker_id not in payload.partitions[partition]
+        )
+
     def require_assigned(self, claim: LeadershipClaim, broker_id: int) -> None:
         """NotLeaderError unless the claimed partition is assigned to the broker; UnknownTopicError,
         CorruptNodeError."""

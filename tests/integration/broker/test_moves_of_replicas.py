@@ -43,6 +43,21 @@ def move(cluster: Cluster, *to: int, throttle: int = 0) -> None:
     Admin(cluster).move_partitions({T0: to}, throttle)
 
 
+def move_without(brokers: BrokerProcesses, cluster: Cluster, away: int, *to: int) -> None:
+    """Begins a move for which one of its brokers, which stands still, is waited for."""
+
+    def is_begun() -> bool:
+        brokers.signal(away, signal.SIGSTOP)
+        try:
+            move(cluster, *to)
+        except BrokerUnavailableError:  # it was not registered just then
+            brokers.signal(away, signal.SIGCONT)
+            return False
+        return True
+
+    wait_until(is_begun, message=f"a move to broker {away}, which stands still")
+
+
 @contextmanager
 def writing(cluster: Cluster, start: int) -> Iterator[Callable[[], int]]:
     """Sends one number after the other; the callable ends that and returns how many there are."""
@@ -106,17 +121,7 @@ def test_a_move_that_is_cancelled_leaves_nothing_behind(
     """A new replica is in sync by then. It is not any more, and its copy goes."""
     create(brokers, cluster, 1, 2)
     admin = Admin(cluster)
-
-    def is_begun_without_it() -> bool:
-        brokers.signal(4, signal.SIGSTOP)
-        try:
-            move(cluster, 1, 3, 4)
-        except BrokerUnavailableError:  # it was not registered just then
-            brokers.signal(4, signal.SIGCONT)
-            return False
-        return True
-
-    wait_until(is_begun_without_it, message="a move to broker 4, which stands still")
+    move_without(brokers, cluster, 4, 1, 3, 4)
     brokers.wait_until_in_sync(1, 2, 3)
     assert admin.cancel_moves([T0]) == {T0}
     brokers.wait_until_at(1, 2)
@@ -128,6 +133,34 @@ def test_a_move_that_is_cancelled_leaves_nothing_behind(
     move(cluster, 1, 3, 4)
     brokers.wait_until_at(1, 3, 4)
     assert numbers(cluster, 600) == [*range(600)]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_new_broker_is_elected_while_another_holds_up_its_move(
+    brokers: BrokerProcesses, cluster: Cluster, is_cancelled: bool
+) -> None:
+    """Broker 3 alone is left with what was acknowledged, and leads on after its own death."""
+    create(brokers, cluster, 1)
+    move_without(brokers, cluster, 4, 3, 4)
+    brokers.wait_until_in_sync(1, 3)
+    send(cluster, range(500, 600))
+    brokers.processes[1].kill()
+    brokers.wait_until_led(by=3)
+    assert brokers.topic().partitions[0] == [1, 3]
+    brokers.processes[3].kill()
+    brokers.start(3)
+    brokers.wait_until_led(by=3)
+    send(cluster, range(600, 700))
+    brokers.start(1)
+    brokers.wait_until_in_sync(1, 3)
+    if is_cancelled:
+        assert Admin(cluster).cancel_moves([T0]) == {T0}
+        brokers.wait_until_at(1, 3)
+    else:
+        brokers.signal(4, signal.SIGCONT)
+        brokers.wait_until_at(3, 4)
+        brokers.wait_until_without_log(1)
+    assert numbers(cluster, 700) == [*range(700)]
 
 
 @pytest.mark.parametrize("who", ["leader", "new", "leaving"])

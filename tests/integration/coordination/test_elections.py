@@ -59,6 +59,11 @@ Result = TypeVar("Result")
 #: Broker 1 leads with 2 and 3 in sync; all before 7 was acknowledged.
 LED = PartitionState(1, 4, [1, 2, 3], 9, replicas={1: "log-1", 2: "log-2", 3: "log-3"}, committed=7)
 
+#: Broker 4 is in sync as well, to which it moves.
+MOVING = msgspec.structs.replace(
+    LED, in_sync=[*LED.in_sync, 4], replicas={**LED.replicas, 4: "log-4"}
+)
+
 
 class Cluster:
     """A topic whose partitions are assigned to brokers 1, 2 and 3."""
@@ -85,9 +90,11 @@ class Cluster:
     def assign(
         self, partitions: dict[int, list[int]], moves: dict[int, MovePayload] | None = None
     ) -> None:
-        now = decode(TopicPayload, servers.read(self.chroot, NODE), path=NODE)
-        after = msgspec.structs.replace(now, partitions=partitions, moves=moves or {})
+        after = msgspec.structs.replace(self.topic(), partitions=partitions, moves=moves or {})
         put(self.chroot, NODE, encode(after))
+
+    def topic(self) -> TopicPayload:
+        return decode(TopicPayload, servers.read(self.chroot, NODE), path=NODE)
 
     @property
     def state(self) -> PartitionState:
@@ -326,6 +333,35 @@ class TestElections:
         elected = replicated.elect(replicated.claim(2, log_id=after, end=5), 2)
         assert elected == PartitionState(2, 5, [2], 5, replicas={2: after}, committed=5)
 
+    def test_a_broker_to_which_a_partition_moves_is_one_of_its_brokers_once_it_is_elected(
+        self, replicated: Cluster
+    ) -> None:
+        """Broker 4 leads on when the move is cancelled, and after a restart."""
+        moves = {0: MovePayload(to=[1, 2, 3, 4], since_us=1)}
+        replicated.assign({0: [1, 2, 3]}, moves)
+        with pytest.raises(NotLeaderError, match=r"it is not in sync\. Brokers 1, 2, 3 are"):
+            replicated.elect(replicated.claim(4), 4, live=[4])
+        replicated.put_state(MOVING)
+        elected = replicated.elect(replicated.claim(4), 4, live=[4])
+        assert elected == replicated.state
+        assert elected == PartitionState(4, 5, [4], 8, replicas={4: "log-4"}, committed=7)
+        topic = replicated.topic()
+        assert (topic.partitions, topic.moves) == ({0: [1, 2, 3, 4]}, moves)
+        assert replicated.moves.cancel("orders", [0]) == set(), "it is where it was to go"
+        assert replicated.topic().partitions == {0: [1, 2, 3, 4]}
+        assert replicated.lead(replicated.claim(4), 4).leader_epoch == 6
+
+    def test_nobody_is_elected_for_a_move_that_does_not_stand(self, replicated: Cluster) -> None:
+        replicated.put_state(MOVING)
+        for moves in ({}, {0: MovePayload(to=[1, 4], since_us=1, error="It is full.")}):
+            replicated.assign({0: [1, 2, 3]}, moves)
+            with pytest.raises(NotLeaderError, match="it was moved to brokers 1, 2, 3"):
+                replicated.elect(replicated.claim(4), 4, live=[4])
+        replicated.assign({0: [1, 2, 3]}, {0: MovePayload(to=[1, 4], since_us=1)})
+        with pytest.raises(NotLeaderError, match="it was moved to brokers 1, 2, 3"):
+            replicated.lead(replicated.claim(4), 4)
+        assert replicated.state == MOVING
+
     def test_nobody_is_elected_where_nobody_is_in_sync(self, replicated: Cluster) -> None:
         replicated.put_state(unchanged(in_sync=[], replicas={}))
         with pytest.raises(NotLeaderError, match=r"it is not in sync\. Brokers \(none\) are"):
@@ -547,9 +583,6 @@ class TestInSync:
         move = MovePayload(to=[2, 4], since_us=1)
         replicated.assign({0: [1, 2, 3]}, {0: move})
         assert replicated.change(add={4: "log-4"}).in_sync == [1, 2, 3, 4]
-        # A member that is not assigned is not elected.
-        with pytest.raises(NotLeaderError, match="it was moved to brokers 1, 2, 3"):
-            replicated.elect(replicated.claim(4), 4, live=[4])
         for moves in ({0: msgspec.structs.replace(move, error="No room.")}, {}):
             replicated.assign({0: [1, 2, 3]}, moves)
             with pytest.raises(InvalidRequestError, match="assigned to 1, 2, 3"):
@@ -840,6 +873,18 @@ class TestLostReplies:
         assert replicated.state.leader_epoch == 6
         assert proxy.lost == 3
 
+    def test_of_an_election_in_a_move(
+        self, proxy: Proxy, unlucky: PartitionStates, replicated: Cluster
+    ) -> None:
+        replicated.put_state(MOVING)
+        replicated.assign({0: [1, 2]}, {0: MovePayload(to=[1, 4], since_us=1)})
+        proxy.lose_reply(MULTI)
+        elected = unlucky.elect_all([replicated.claim(4)], broker_id=4, live=[4])
+        assert proxy.lost == 1
+        assert elected[T0] == replicated.state
+        assert (replicated.state.leader, replicated.state.leader_epoch) == (4, 5)
+        assert replicated.topic().partitions == {0: [1, 2, 4]}, "2 is in sync, and has all"
+
     def test_one_that_has_left_says_so_though_its_reply_was_lost(
         self, proxy: Proxy, unlucky: PartitionStates, replicated: Cluster
     ) -> None:
@@ -915,6 +960,28 @@ class TestRivals:
             else:
                 assert dropped == replicated.state
                 assert replicated.state.in_sync == [1, 3]
+
+    def test_a_cancel_and_the_election_of_a_broker_to_which_it_was_moving(
+        self, replicated: Cluster, rival: Cluster
+    ) -> None:
+        """The broker that leads has the partition assigned, whichever of the two came first."""
+        for number in range(ROUNDS):
+            replicated.put_state(MOVING)
+            replicated.assign({0: [1, 2, 3]}, {0: MovePayload(to=[4], since_us=number)})
+            elected, ended = at_once(
+                partial(replicated.elect, replicated.claim(4), 4, live=[4]),
+                partial(rival.moves.cancel, "orders", [0]),
+            )
+            assert ended == {0}
+            topic = replicated.topic()
+            assert topic.moves == {}
+            if isinstance(elected, PartitionState):
+                assert topic.partitions == {0: [1, 2, 3, 4]}
+                assert replicated.state == elected
+            else:
+                assert isinstance(elected, NotLeaderError)
+                assert topic.partitions == {0: [1, 2, 3]}
+                assert replicated.state == MOVING
 
     def test_a_cancel_and_a_member_that_is_taken_in(
         self, replicated: Cluster, rival: Cluster

@@ -84,6 +84,25 @@ def test_what_is_here_and_what_is_elsewhere() -> None:
     assert not HERE.is_replicated_here(TopicRecord("t", "id", {0: [2], 1: [1, 3]}, {}))
 
 
+def test_what_may_be_led_here_by_an_election() -> None:
+    """Replicas that move here are in sync before the move ends, but for a sole one."""
+
+    def electable(assigned: list[int], *to: int, error: str = "") -> bool:
+        moves = {0: MovePayload(to=[*to], since_us=5, error=error)}
+        record = TopicRecord("t", "id", {0: assigned}, {}, moves=moves)
+        found = HERE.electable_here(record)
+        assert HERE.is_replicated_here(record) == (found == [T0] and assigned != [2])
+        return found == [T0]
+
+    assert electable([2], 1, 3)
+    assert electable([1, 2], 1, 3)
+    assert electable([1], 1, 2)
+    assert electable([1, 3], 2)
+    assert not electable([1], 2)
+    assert not electable([1], 1, 3)
+    assert not electable([1], 1, 2, error="Its disk is full.")
+
+
 def test_a_broker_among_several_targets_of_a_move_follows() -> None:
     moves = {0: MovePayload(to=[3, 2], since_us=5), 1: MovePayload(to=[2, 1], since_us=4)}
     record = TopicRecord("t", "id", {0: [1, 3], 1: [1, 2]}, {}, moves=moves)

@@ -127,7 +127,7 @@ def test_a_leader_with_nobody_to_lead_in_its_place_stays(here: Replicated, case:
 
 
 def test_a_leader_stays_where_the_only_other_in_sync_is_a_moves_target(here: Replicated) -> None:
-    """The partition is not assigned to that broker yet, so nobody could be elected."""
+    """The move may be cancelled before that broker is elected, and then nobody could be."""
     led_here(here, 1, 3)
     here.tell_assigned([1, 2], [1])
     wait_until(lambda: here.replica_manager.find(TopicPartition("t", 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from spark_logbus.broker.replica import following as following_module
 from spark_logbus.broker.replica import manager as manager_module
 from spark_logbus.broker.replica.states import LeaderPartition, ReplicaState
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
-from spark_logbus.coordination.payloads import PartitionState
+from spark_logbus.coordination.payloads import MovePayload, PartitionState
 from spark_logbus.errors import CoordinationError, NotLeaderError, StorageError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
@@ -31,8 +32,10 @@ class Replicated(Following):
         *partitions: list[int],
         topic_id: str = OLD,
         config: Mapping[str, str] | None = None,
+        moves: Mapping[int, MovePayload] | None = None,
     ) -> None:
-        record = TopicRecord("t", topic_id, dict(enumerate(partitions)), dict(config or {}))
+        assigned = dict(enumerate(partitions))
+        record = TopicRecord("t", topic_id, assigned, dict(config or {}), moves=dict(moves or {}))
         self.topics.records = {"t": record}
         self.replica_manager.update(TopicsImage({"t": record}, self.session_id))
 
@@ -134,6 +137,70 @@ def test_one_that_was_not_elected_follows_on(here: Replicated) -> None:
     here.tell_state(led_by(3, 6, 1, 3))
     wait_until(lambda: here.following.has(T0))
     assert not here.leads()
+
+
+HERE_TOO = {0: MovePayload(to=[2, 1], since_us=7)}
+
+
+@pytest.fixture
+def moving(here: Replicated) -> Replicated:
+    """A partition that broker 2 leads is about to move here too: this broker is in sync."""
+    here.topics.known[T0] = led_by(2, 5, 1, 2)
+    here.topics.epochs[T0] = 5
+    here.tell_assigned([2], moves=HERE_TOO)
+    wait_until(lambda: here.state() is ReplicaState.FOLLOWING)
+    return here
+
+
+def test_who_is_in_sync_in_a_move_is_elected_when_the_leader_is_gone(moving: Replicated) -> None:
+    log = moving.logs.directory.get(T0)
+    assert log is not None
+    assert log.is_copy
+    moving.live(1, 3)
+    wait_until(moving.leads)
+    assert moving.topics.elected == [(T0, {1, 3})]
+    assert moving.replica_manager.leader_of(T0).leader_epoch == 6
+    assert moving.logs.directory.get(T0) is log
+    assert not log.is_copy, "it leads, and may be the only one soon"
+    # That it is assigned here is news that is late, and something else happens.
+    moving.tell_assigned([2], [1], moves=HERE_TOO)
+    wait_until(lambda: moving.replica_manager.find(TopicPartition("t", 1)) is not None)
+    assert moving.leads()
+    moving.tell_assigned([2, 1], [1], [1], moves=HERE_TOO)
+    wait_until(lambda: moving.replica_manager.find(TopicPartition("t", 2)) is not None)
+    assert moving.leads()
+    assert len(moving.topics.elected) == 1
+    # The move is cancelled, and another takes the partition away.
+    moving.tell_assigned([2], [1], [1])
+    wait_until(lambda: not moving.leads())
+
+
+def test_a_copy_that_was_not_elected_goes_on_as_one(
+    moving: Replicated, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy that began anew would take a log from those that have what was acknowledged."""
+    log = moving.logs.directory.get(T0)
+    moving.topics.failures = [NotLeaderError("Broker 3 was faster.")]
+    moving.live(1, 3)
+    wait_until(lambda: moving.replica_manager.elections.lost.value)
+    with caplog.at_level(logging.INFO):
+        moving.tell_state(led_by(3, 6, 1, 3))
+        wait_until(lambda: "moves here from broker 3, in epoch 6" in caplog.text)
+    assert not moving.leads()
+    assert log is not None
+    assert moving.logs.directory.get(T0) is log
+    assert log.is_copy
+
+
+def test_nobody_is_elected_for_a_move_that_has_ended(moving: Replicated) -> None:
+    """A log that came by a move that failed, or of which the leader stays, is a copy as well."""
+    moving.tell_assigned([2])
+    wait_until(lambda: moving.state() is not ReplicaState.FOLLOWING)
+    moving.live(1, 3)
+    moving.tell_assigned([2], [1])
+    wait_until(lambda: moving.replica_manager.find(TopicPartition("t", 1)) is not None)
+    assert not moving.leads()
+    assert moving.topics.elected == []
 
 
 def test_what_the_operating_system_has_not_flushed_yet_is_not_missing(here: Replicated) -> None:

@@ -7,6 +7,7 @@ import pytest
 from spark_logbus.coordination.cluster.leader_rules import (
     MembersChange,
     changed_by_leader,
+    joins_by_move,
     leaves_lead,
     members_changed,
 )
@@ -43,6 +44,28 @@ def test_a_leader_leaves_those_in_sync_where_another_of_them_runs() -> None:
         ruling = leaves_lead(1, live=live)(claim, now)
         assert ruling.state is None
         assert isinstance(ruling.refusal, NotLeaderError)
+
+
+@pytest.mark.parametrize(
+    ("assigned", "to", "in_sync", "live", "after"),
+    [
+        ([1, 2], [1, 4], [1, 4], [4], [1, 4]),  # 2 is gone, and was to leave
+        ([1, 2], [1, 4], [1, 4], [2, 4], [1, 2, 4]),  # it may catch up
+        ([1, 2], [1, 4], [1, 2, 4], [4], [1, 2, 4]),  # it has what was acknowledged
+        ([1, 2], [1, 2, 4], [1, 4], [4], [1, 2, 4]),
+        ([1], [4, 5], [1, 4], [4], [1, 4]),
+        ([2, 3, 1], [1, 4], [1, 4], [4], [4, 3, 1]),  # of two that are gone one
+    ],
+)
+def test_a_broker_that_is_elected_while_a_partition_moves_to_it_has_it_assigned(
+    assigned: list[int], to: list[int], in_sync: list[int], live: list[int], after: list[int]
+) -> None:
+    moves = {0: MovePayload(to=to, since_us=7), 1: MovePayload(to=[4], since_us=8)}
+    payload = TopicPayload(id="a" * 32, partitions={0: assigned, 1: [1]}, config={}, moves=moves)
+    joined = joins_by_move(4, live)(payload, 0, PartitionState(1, 5, in_sync))
+    assert joined == TopicPayload(
+        id="a" * 32, partitions={0: after, 1: [1]}, config={}, moves=moves
+    )
 
 
 def test_a_leader_that_has_left_drops_nobody_after_it() -> None:
