@@ -429,6 +429,12 @@ class ProcessForkedError(InvalidRequestError):
     code = 65
 
 
+class UntrustedBrokerError(LogbusError):
+    """A broker did not prove that it is the one at that address; nothing was sent to it."""
+
+    code = 80
+
+
 class DeliveryFailedError(LogbusError):
     """Records of a producer failed, and nobody has asked for their fate. The first failure is its
     cause."""

@@ -77,7 +77,8 @@ class BrokerAddress:
 
     ``local_socket`` names its UNIX socket in Linux's abstract namespace. The name is random, so
     only who shares the broker's network namespace can connect to it: it needs no asking whether
-    a broker is on this machine. ``rack`` says where it stands, in the operator's words.
+    a broker is on this machine. ``rack`` says where it stands, in the operator's words. At
+    ``tls_port`` connections are encrypted, at ``port`` they are not.
     """
 
     broker_id: int
@@ -85,6 +86,7 @@ class BrokerAddress:
     port: int
     local_socket: str | None = field(default=None, compare=False)
     rack: str | None = field(default=None, compare=False)
+    tls_port: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         if self.broker_id < 0:  # not known before it has answered

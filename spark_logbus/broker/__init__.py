@@ -7,6 +7,7 @@ from spark_logbus.broker.config import (
     MetricsConfig,
     MovesConfig,
     ReplicationConfig,
+    TlsConfig,
     load_broker_config,
 )
 from spark_logbus.broker.data_directory import BROKER_FILES
@@ -23,5 +24,6 @@ __all__ = [
     "MovesConfig",
     "NetworkConfig",
     "ReplicationConfig",
+    "TlsConfig",
     "load_broker_config",
 ]

@@ -11,6 +11,7 @@ from spark_logbus.errors import ConfigError, InvalidNameError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import check_name
 from spark_logbus.network.config import NetworkConfig
+from spark_logbus.security.tls import ServerTls
 
 MiB = 1 << 20
 _DAY_MS = 24 * 3600 * 1000
@@ -99,6 +100,50 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """A port on which connections are encrypted. Off as long as no certificate is named; the files
+    are read anew when they change, for connections from then on."""
+
+    #: The broker's certificate, followed by those that lead to an authority that clients trust
+    #: (PEM). It names ``advertised_host``, or ``host``.
+    certificate: Path | None = None
+    #: The private key of the certificate, without a password; keep it from everybody else.
+    key: Path | None = None
+    #: 0 takes a free port at each start.
+    port: int = 9292
+    #: Take no connection without encryption, but from this machine over the UNIX socket.
+    only: bool = False
+    #: The authorities that sign certificates of clients and of other brokers (PEM).
+    client_ca: Path | None = None
+    #: ``none``, ``optional`` or ``required``: whether a client shows a certificate of its own.
+    client_certificates: str = "none"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.port < 65_536, f"port must be 0 to 65535, got {self.port}.")
+        require(
+            (self.certificate is None) == (self.key is None),
+            "certificate and key are given together, or neither.",
+        )
+        require(
+            self.certificate is not None or not self.only,
+            "only is true, but there is no certificate to encrypt with.",
+        )
+        _ = self.server  # has its own requirements
+
+    @property
+    def server(self) -> ServerTls | None:
+        """What connections are encrypted with; None where they are not."""
+        if self.certificate is None or self.key is None:
+            return None
+        return ServerTls(
+            certificate=self.certificate,
+            key=self.key,
+            client_ca=self.client_ca,
+            client_certificates=self.client_certificates,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class LoggingConfig:
     """The broker's log, on standard error."""
 
@@ -151,6 +196,7 @@ class BrokerConfig:
     #: committed last: a streaming query that is resumed later may write its last micro-batch twice.
     writer_retention_ms: int = 180 * 24 * 3600 * 1000
     network: NetworkConfig = NetworkConfig()
+    tls: TlsConfig = TlsConfig()
     log: LogConfig = LogConfig()
     compaction: CompactionConfig = CompactionConfig()
     moves: MovesConfig = MovesConfig()
@@ -188,6 +234,7 @@ class BrokerConfig:
 
 _TABLES: dict[str, type[Any]] = {
     "network": NetworkConfig,
+    "tls": TlsConfig,
     "log": LogConfig,
     "compaction": CompactionConfig,
     "moves": MovesConfig,

@@ -68,8 +68,9 @@ from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import OS_FILES, FileSystem, LogDirectory, free_bytes
 from spark_logbus.model import BrokerAddress, TopicPartition
-from spark_logbus.network import Network, allow_descriptors
+from spark_logbus.network import Network, TlsPort, allow_descriptors
 from spark_logbus.ports import bind_port
+from spark_logbus.security.tls import of_server
 from spark_logbus.zookeeper import Session, SessionState
 
 logger = logging.getLogger(__name__)
@@ -433,13 +434,16 @@ class Broker:
     def address(self) -> BrokerAddress:
         """The address for clients; known after ``start``."""
         assert self._network is not None, "the broker has not been started"
-        host = self.config.advertised_host or self.config.host
+        host, tls_port = self.config.advertised_host or self.config.host, self._network.tls_port
+        port = self._network.port or tls_port
+        assert port is not None
         return BrokerAddress(
             self.config.id,
             host,
-            self._network.port,
+            port,
             self._network.local_socket,
             self.config.rack,
+            tls_port,
         )
 
     def start(self) -> None:
@@ -458,7 +462,8 @@ class Broker:
             allow_descriptors(config.network.max_connections)
             self._session.start()
             self._network = self._monitoring.sources.network = self._listen()
-            remember_port(config.data_dir, self._network.port)
+            if self._network.port is not None:
+                remember_port(config.data_dir, self._network.port)
             self._identity.register(self.address)
             self._replica_manager.thread.start()
             self._following.thread.start()
@@ -491,9 +496,16 @@ class Broker:
     def _listen(self) -> Network:
         config = self.config
 
-        def bind(port: int) -> Network:
-            return Network(host=config.host, port=port, config=config.network, clock=self._clock)
+        server = config.tls.server
+        tls = None if server is None else TlsPort(config.tls.port, of_server(server, self._clock))
 
+        def bind(port: int | None) -> Network:
+            return Network(
+                host=config.host, port=port, config=config.network, clock=self._clock, tls=tls
+            )
+
+        if config.tls.only:
+            return bind(None)
         return bind_port(config.port, remembered_port(config.data_dir), bind)
 
     def stop(self) -> None:

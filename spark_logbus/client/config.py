@@ -11,6 +11,7 @@ from spark_logbus.client.arguments import as_offset_spec
 from spark_logbus.config import choice, refuse_unknown
 from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.model import Acks, Compression, Earliest, OffsetSpec, check_name
+from spark_logbus.security.tls import ClientTls, of_client
 from spark_logbus.wire.config import ConnectionConfig
 
 #: Environment variable with the rack of a client that is not told its own.
@@ -80,6 +81,9 @@ class ClientConfig:
     #: Where this client stands: readers ask replicas of the same rack before others. None takes
     #: the environment's ``LOGBUS_RACK``; brokers on this machine come first without it.
     rack: str | None = None
+    #: Encrypt connections, and believe only brokers whose certificates prove who they are; none
+    #: are not encrypted. A broker's UNIX socket never is.
+    tls: ClientTls | None = None
 
     def __post_init__(self) -> None:
         _at_least(
@@ -101,6 +105,7 @@ class ClientConfig:
             max_response_bytes=self.max_response_bytes,
             local_sockets=self.local_sockets,
             idle_connections=self.idle_connections,
+            tls=None if self.tls is None else of_client(self.tls),
         )
 
 

@@ -24,6 +24,7 @@ class BrokerPayload(msgspec.Struct, frozen=True, kw_only=True):
     local_socket: str | None = None  # for clients on the same machine
     features: NonNegative = 0  # bits, see cluster/brokers; earlier releases say nothing
     rack: str | None = None  # where it stands, in the operator's words
+    tls_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] | None = None
 
 
 class DrainedPayload(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from spark_logbus.network.responses import (
     NotYet,
     Response,
 )
-from spark_logbus.network.server import Network
+from spark_logbus.network.server import Network, TlsPort
 from spark_logbus.network.sockets import allow_descriptors, is_out_of_room, listen
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "NoResponse",
     "NotYet",
     "Response",
+    "TlsPort",
     "allow_descriptors",
     "is_out_of_room",
     "listen",

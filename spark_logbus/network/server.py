@@ -16,9 +16,10 @@ import select
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from spark_logbus.clock import Clock
-from spark_logbus.errors import LimitExceededError
+from spark_logbus.errors import ConfigError, LimitExceededError
 from spark_logbus.network.config import NetworkConfig
 from spark_logbus.network.connection import Connection
 from spark_logbus.network.deadlines import DeadlineQueue
@@ -35,8 +36,10 @@ from spark_logbus.network.sockets import (
     peer_name,
 )
 from spark_logbus.network.strand import Strand
-from spark_logbus.network.transport import SocketTransport
+from spark_logbus.network.tls import TlsTransport
+from spark_logbus.network.transport import SocketTransport, Transport
 from spark_logbus.protocol import Frame
+from spark_logbus.security.tls import CurrentContext
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +52,47 @@ _JOIN_S = 10.0
 Handle = Callable[[Connection, Frame], Answer]
 
 
-class Network:
-    """The listener, its threads and all connections. Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class TlsPort:
+    """A port on which connections are encrypted, and what they are encrypted with."""
 
-    def __init__(self, *, host: str, port: int, config: NetworkConfig, clock: Clock) -> None:
+    port: int
+    contexts: CurrentContext
+
+
+class Network:
+    """The listeners, their threads and all connections. Thread-safe.
+
+    ``port`` is for connections without encryption; None: there are none but of this machine.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int | None,
+        config: NetworkConfig,
+        clock: Clock,
+        tls: TlsPort | None = None,
+    ) -> None:
         self._config = config
         self._clock = clock
         self._handle: Handle | None = None
-        self._listeners = [listen(host, port)]
-        self.port: int = self._listeners[0].getsockname()[1]
+        self._listeners: list[socket.socket] = []
+        self._tls: dict[int, CurrentContext] = {}  # by the descriptor of the listener
+        self.port: int | None = None
+        self.tls_port: int | None = None
+        if tls is not None:
+            tls.contexts.get()  # wrong files are told now
+            self.tls_port = self._listen(host, tls.port)
+            self._tls[self._listeners[-1].fileno()] = tls.contexts
+        try:
+            if port is not None:
+                self.port = self._listen(host, port)
+        except BaseException:
+            for each in self._listeners:
+                each.close()
+            raise
         self.local_socket: str | None = None
         if config.local_socket and (local := listen_locally()) is not None:
             self._listeners.append(local[0])
@@ -75,6 +110,12 @@ class Network:
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._wake_read, self._wake_write = socket.socketpair()
+
+    def _listen(self, host: str, port: int) -> int:
+        listener = listen(host, port)
+        self._listeners.append(listener)
+        bound: int = listener.getsockname()[1]
+        return bound
 
     @property
     def connection_count(self) -> int:
@@ -208,7 +249,12 @@ class Network:
         self._listen_again()
         peer = peer_name(sock, address)
         try:
-            self._admit(sock, peer, peer_key(sock, address))
+            self._admit(
+                sock, peer, peer_key(sock, address), self._tls.get(listener.fileno())
+            )
+        except ConfigError as error:
+            logger.error("The connection from %s was closed at once: %s", peer, error.message)
+            sock.close()
         except OSError as error:
             logger.info("The connection from %s was lost at once: %s.", peer, error.strerror)
             sock.close()
@@ -221,9 +267,15 @@ class Network:
             with contextlib.suppress(OSError, ValueError):
                 self._epoll.modify(listener.fileno(), select.EPOLLIN | _ONCE)
 
-    def _admit(self, sock: socket.socket, peer: str, address: str) -> None:
+    def _admit(
+        self, sock: socket.socket, peer: str, address: str, tls: CurrentContext | None
+    ) -> None:
         configure(sock, peer_timeout_ms=self._config.peer_timeout_ms)
-        transport = SocketTransport(sock)
+        transport: Transport
+        if tls is None:
+            transport = SocketTransport(sock)
+        else:
+            transport = TlsTransport(sock, tls.get())
         fd = transport.fileno()
 
         def arm(*, reads: bool, writes: bool) -> None:

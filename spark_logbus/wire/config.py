@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_logbus.security.tls import CurrentContext
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionConfig:
@@ -19,3 +21,6 @@ class ConnectionConfig:
     local_sockets: bool = True
     #: Connections kept open per broker between requests, by a pool.
     idle_connections: int = 4
+    #: Encrypt connections with this, and check brokers' names; none are not encrypted. UNIX sockets
+    #: never are.
+    tls: CurrentContext | None = None

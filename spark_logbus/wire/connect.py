@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import sys
+from dataclasses import replace
 from typing import Final
 
 from spark_logbus.errors import (
@@ -12,6 +14,7 @@ from spark_logbus.errors import (
     LimitExceededError,
     LogbusError,
     UnsupportedVersionError,
+    UntrustedBrokerError,
 )
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import PROTOCOL_VERSION, Api, HandshakeRequest, HandshakeResponse
@@ -19,13 +22,16 @@ from spark_logbus.retry import Deadline
 from spark_logbus.wire.buffers import Allocate, new_buffer
 from spark_logbus.wire.config import ConnectionConfig
 from spark_logbus.wire.connection import BrokerConnection
-from spark_logbus.wire.transport import SocketTransport
+from spark_logbus.wire.tls import TlsTransport
+from spark_logbus.wire.transport import SocketTransport, Transport
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN_BROKER: Final = -1  # the id in an address of which only host and port are known
 _LOCAL_BUFFER_BYTES: Final = 4 << 20  # cut by the kernel to net.core.wmem_max
 _SOFTWARE: Final = "logbus-python"
+# What OpenSSL says of bytes that are none of TLS.
+_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 
 
 def connect(
@@ -43,26 +49,32 @@ def connect(
 
     Raises BrokerUnavailableError (also when another broker listens there now),
     LimitExceededError for a broker that takes no more connections, RequestTimeoutError,
-    UnsupportedVersionError.
+    UnsupportedVersionError, UntrustedBrokerError for one whose certificate does not prove who it
+    is.
     """
     deadline = deadline.sooner_ms(config.connect_timeout_ms)
     local = _connect_locally(address) if config.local_sockets else None
     if local is not None:
         try:
-            return _greeted(local, address, config, deadline, allocate)
+            return _greeted(SocketTransport(local), address, config, deadline, allocate)
         except (LimitExceededError, BrokerUnavailableError) as error:
             logger.debug("%s is asked over TCP, as its UNIX socket did not do: %s", address, error)
-    return _greeted(_connect(address, deadline), address, config, deadline, allocate)
+    if config.tls is None:
+        remote: Transport = SocketTransport(_connect(address, deadline))
+    else:
+        address = replace(address, port=address.tls_port or address.port)
+        sock = _connect(address, deadline)
+        remote = TlsTransport(_encrypted(sock, address, config.tls.get(), deadline))
+    return _greeted(remote, address, config, deadline, allocate)
 
 
 def _greeted(
-    sock: socket.socket,
+    transport: Transport,
     address: BrokerAddress,
     config: ConnectionConfig,
     deadline: Deadline,
     allocate: Allocate,
 ) -> BrokerConnection:
-    transport = SocketTransport(sock)
     connection = BrokerConnection(
         transport, address, max_response_bytes=config.max_response_bytes, allocate=allocate
     )
@@ -114,6 +126,35 @@ def _connect(address: BrokerAddress, deadline: Deadline) -> socket.socket:
             "advertised host and port can be reached from here."
         ) from error
     return sock
+
+
+def _encrypted(
+    sock: socket.socket, address: BrokerAddress, context: ssl.SSLContext, deadline: Deadline
+) -> ssl.SSLSocket:
+    """Shakes hands by TLS, and checks that the certificate is of the broker's host."""
+    where = f"{address.host}:{address.port}"
+    try:
+        sock.settimeout(max(0.001, deadline.remaining_s))
+        return context.wrap_socket(sock, server_hostname=address.host)
+    except ssl.SSLCertVerificationError as error:
+        sock.close()
+        raise UntrustedBrokerError(
+            f"The certificate of {where} is not trusted: {error.verify_message}. Nothing was sent. "
+            "Check the authorities that this client trusts, and that the certificate names the "
+            "host that the broker advertises."
+        ) from error
+    except ssl.SSLError as error:
+        sock.close()
+        reason = error.reason or str(error)
+        if reason in _NOT_TLS:
+            raise UntrustedBrokerError(
+                f"{where} does not answer by TLS. Nothing was sent. Give the broker's TLS port, or "
+                "turn TLS off in this client's settings."
+            ) from error
+        raise BrokerUnavailableError(f"TLS with {where} failed: {reason}.") from error
+    except OSError as error:
+        sock.close()
+        raise BrokerUnavailableError(f"TLS with {where} failed: {error}.") from error
 
 
 def _shake_hands(

@@ -8,7 +8,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from spark_logbus.broker import Broker, BrokerConfig, CompactionConfig, MovesConfig, NetworkConfig
+from spark_logbus.broker import (
+    Broker,
+    BrokerConfig,
+    CompactionConfig,
+    MovesConfig,
+    NetworkConfig,
+    TlsConfig,
+)
 from spark_logbus.errors import LogbusError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import LogConfig
@@ -38,6 +45,7 @@ def broker_here(
     log: LogConfig | None = None,
     moves: MovesConfig | None = None,
     compaction: CompactionConfig | None = None,
+    tls: TlsConfig | None = None,
 ) -> Iterator[Broker]:
     """A broker in this process. It keeps nothing of the disk in reserve, unless it is told to."""
     broker = Broker(
@@ -52,6 +60,7 @@ def broker_here(
             log=log or LogConfig(),
             moves=moves or MovesConfig(reserve_bytes=0),
             compaction=compaction or CompactionConfig(),
+            tls=tls or TlsConfig(),
         )
     )
     broker.start()

@@ -71,7 +71,10 @@ class MetadataHandler:
 
     def _response(self, records: Sequence[TopicRecord], *, ends: bool) -> Response:
         brokers = [
-            BrokerInfo(broker.broker_id, broker.host, broker.port, broker.local_socket, broker.rack)
+            BrokerInfo(
+                broker.broker_id, broker.host, broker.port, broker.local_socket, broker.rack,
+                broker.tls_port,
+            )  # fmt: skip
             for broker in self._metadata_cache.brokers
         ]
         topics = [

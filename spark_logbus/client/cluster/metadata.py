@@ -114,7 +114,7 @@ class Metadata:
         that it does not list are gone."""
         brokers = {
             info.broker_id: BrokerAddress(
-                info.broker_id, info.host, info.port, info.local_socket, info.rack
+                info.broker_id, info.host, info.port, info.local_socket, info.rack, info.tls_port
             )
             for info in response.brokers
         }

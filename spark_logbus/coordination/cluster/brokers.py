@@ -81,6 +81,7 @@ class BrokerRegistry:
             local_socket=address.local_socket,
             features=MOVES | REPLICATES,
             rack=address.rack,
+            tls_port=address.tls_port,
         )
         registration = _Registration(self._nodes, address, payload, on_conflict, on_registered)
         with self._lock:
@@ -287,4 +288,5 @@ def _address(broker_id: int, payload: BrokerPayload) -> BrokerAddress:
         port=payload.port,
         local_socket=payload.local_socket,
         rack=payload.rack,
+        tls_port=payload.tls_port,
     )

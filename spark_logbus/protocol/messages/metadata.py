@@ -28,6 +28,7 @@ class BrokerInfo(Message):
     port: int
     local_socket: str | None = None
     rack: str | None = None
+    tls_port: int | None = None
 
 
 class PartitionEnds(Message):

@@ -1,0 +1,1 @@
+"""Rules of who may do what, and proofs of who somebody is, without a connection or a cluster."""

@@ -1,0 +1,1 @@
+"""Rules and proofs, without a connection."""
