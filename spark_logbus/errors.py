@@ -429,10 +429,25 @@ class ProcessForkedError(InvalidRequestError):
     code = 65
 
 
+class AuthenticationError(LogbusError):
+    """Somebody did not prove who it is; nothing was done."""
+
+    code = 81
+    fault: ClassVar[Fault] = "caller"
+
+
+class NotAuthorizedError(LogbusError):
+    """A principal may not do what it asked for; nothing was done."""
+
+    code = 82
+    fault: ClassVar[Fault] = "caller"
+
+
 class UntrustedBrokerError(LogbusError):
     """A broker did not prove that it is the one at that address; nothing was sent to it."""
 
     code = 80
+    fault: ClassVar[Fault] = "caller"
 
 
 class DeliveryFailedError(LogbusError):

@@ -7,6 +7,7 @@ from spark_logbus.broker.config import (
     MetricsConfig,
     MovesConfig,
     ReplicationConfig,
+    SecurityConfig,
     TlsConfig,
     load_broker_config,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "MovesConfig",
     "NetworkConfig",
     "ReplicationConfig",
+    "SecurityConfig",
     "TlsConfig",
     "load_broker_config",
 ]

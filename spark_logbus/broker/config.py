@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from spark_logbus.errors import ConfigError, InvalidNameError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import check_name
 from spark_logbus.network.config import NetworkConfig
+from spark_logbus.security.principals import Principal
 from spark_logbus.security.tls import ServerTls
 
 MiB = 1 << 20
@@ -144,6 +145,36 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """Who may connect, and what they may do. All off by default: whoever reaches a port may do
+    everything."""
+
+    #: Take nobody who has not proved who it is: as a user with a password, by a token or a
+    #: certificate, or by the operating system over the UNIX socket.
+    authenticate: bool = False
+    #: Let principals do what access rules allow (``logbus acls``), and nothing else.
+    authorize: bool = False
+    #: Principals whom no rule binds, such as ``["user:admin"]``. Whoever runs the broker is one,
+    #: over its UNIX socket.
+    super_principals: list[str] = field(default_factory=list)
+    #: The longest time for which a token is given.
+    token_max_ms: int = _DAY_MS
+
+    def __post_init__(self) -> None:
+        require(
+            self.authenticate or not self.authorize,
+            "authorize is true and authenticate is false: rules are about those who are known.",
+        )
+        for each in self.super_principals:
+            require(isinstance(each, str), f"super_principals has {each!r}, which is no text.")
+            Principal.parse(each)
+        require(
+            1_000 <= self.token_max_ms <= _DAY_MS,
+            f"token_max_ms must be 1000 to {_DAY_MS}, got {self.token_max_ms}.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class LoggingConfig:
     """The broker's log, on standard error."""
 
@@ -197,6 +228,7 @@ class BrokerConfig:
     writer_retention_ms: int = 180 * 24 * 3600 * 1000
     network: NetworkConfig = NetworkConfig()
     tls: TlsConfig = TlsConfig()
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     log: LogConfig = LogConfig()
     compaction: CompactionConfig = CompactionConfig()
     moves: MovesConfig = MovesConfig()
@@ -235,6 +267,7 @@ class BrokerConfig:
 _TABLES: dict[str, type[Any]] = {
     "network": NetworkConfig,
     "tls": TlsConfig,
+    "security": SecurityConfig,
     "log": LogConfig,
     "compaction": CompactionConfig,
     "moves": MovesConfig,

@@ -31,6 +31,7 @@ from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.replica_sessions import ReplicaSessions
 from spark_logbus.broker.handlers.replicate import ReplicateHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.handlers.tokens import TokenHandler
 from spark_logbus.broker.handlers.topics import TopicHandler
 from spark_logbus.broker.handlers.unclean_elections import UncleanElectHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
@@ -55,6 +56,7 @@ from spark_logbus.broker.replica.unclean import UncleanElections
 from spark_logbus.broker.replica.unclean_topics import UncleanTopics, asking
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.broker.schema_ids import KnownSchemaIds
+from spark_logbus.broker.security.security import Security
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.drained import DrainedBrokers
@@ -106,6 +108,11 @@ class Broker:
             client_name=f"broker-{config.id}",
             session_timeout_ms=config.zookeeper_session_ms,
             connect_timeout_ms=None,
+        )
+        self._security = (
+            Security(config, session, clock=clock, now_us=lambda: self._logs.clock.time.stamp_us())
+            if config.security.authenticate
+            else None
         )
         brokers = BrokerRegistry(session)
         topics, states = TopicRegistry(session), PartitionStates(session)
@@ -346,7 +353,8 @@ class Broker:
         brokers: BrokerRegistry,
         metrics: RequestMetrics,
     ) -> RequestDispatcher:
-        config, network = self.config, self.config.network
+        config, network, security = self.config, self.config.network, self._security
+        authorization = None if security is None else security.authorization
         subjects = SubjectReader(self._session)
         drained = DrainedBrokers(self._session)
         schema_ids = KnownSchemaIds(
@@ -375,13 +383,14 @@ class Broker:
             executor=self._zookeeper_executor,
         )
         handlers: list[Handler] = [
-            HandshakeHandler(config),
+            HandshakeHandler(config, None if security is None else security.authentication),
             MetadataHandler(
                 self._metadata_cache,
                 self._replica_manager,
                 self._zookeeper_executor,
                 followers=self._followers,
                 in_sync=self._in_sync,
+                authorization=authorization,
             ),
             appends,
             self._fetches,
@@ -402,6 +411,11 @@ class Broker:
             UncleanElectHandler(
                 self._unclean, clock=self._clock, executor=self._zookeeper_executor
             ),
+            TokenHandler(
+                None if security is None else security.state,
+                now_us=self._logs.clock.time.stamp_us,
+                max_ms=config.security.token_max_ms,
+            ),
             WriteHandler(
                 self._publisher,
                 writers=writers,
@@ -413,7 +427,10 @@ class Broker:
             ),
         ]
         return RequestDispatcher(
-            handlers, max_entries=network.max_partitions_per_request, metrics=metrics
+            handlers,
+            max_entries=network.max_partitions_per_request,
+            metrics=metrics,
+            authorization=authorization,
         )
 
     def _reaches_zookeeper(self) -> bool:
@@ -461,7 +478,12 @@ class Broker:
             self._monitoring.remember_port()
             allow_descriptors(config.network.max_connections)
             self._session.start()
+            if self._security is not None:
+                self._security.state.start()
             self._network = self._monitoring.sources.network = self._listen()
+            if self._security is not None:
+                self._security.state.changed = self._network.look_again
+                self._security.thread.start()
             if self._network.port is not None:
                 remember_port(config.data_dir, self._network.port)
             self._identity.register(self.address)
@@ -519,6 +541,7 @@ class Broker:
             steps += [self._network.stop_accepting, self._drain, self._network.stop]
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
+            *([] if self._security is None else [self._security.thread.stop]),
             self._flushed_ends.thread.stop, self._session.close, self._lease.join,
             self._in_sync.thread.stop, self._publisher.thread.stop,
             self._finishing.thread.stop, self._preferred_leaders.thread.stop,

@@ -11,6 +11,7 @@ from spark_logbus.client.arguments import as_offset_spec
 from spark_logbus.config import choice, refuse_unknown
 from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.model import Acks, Compression, Earliest, OffsetSpec, check_name
+from spark_logbus.security.logins import Login
 from spark_logbus.security.tls import ClientTls, of_client
 from spark_logbus.wire.config import ConnectionConfig
 
@@ -84,6 +85,8 @@ class ClientConfig:
     #: Encrypt connections, and believe only brokers whose certificates prove who they are; none
     #: are not encrypted. A broker's UNIX socket never is.
     tls: ClientTls | None = None
+    #: Proves to brokers who this client is; none says nothing.
+    login: Login | None = None
 
     def __post_init__(self) -> None:
         _at_least(
@@ -106,6 +109,7 @@ class ClientConfig:
             local_sockets=self.local_sockets,
             idle_connections=self.idle_connections,
             tls=None if self.tls is None else of_client(self.tls),
+            login=self.login,
         )
 
 

@@ -26,8 +26,13 @@ PENDING_WRITES = f"{TRANSACTIONS}/pending"
 PROMISES = f"{TRANSACTIONS}/promises"
 LOCKS = "/locks"
 MIRRORS = "/mirrors"
+SECURITY = "/security"
+USERS = f"{SECURITY}/users"
+ACLS = f"{SECURITY}/acls"
+TOKEN_KEYS = f"{SECURITY}/token-keys"
 
 MAX_WRITER_LENGTH = 500
+MAX_USER_LENGTH = 200
 
 _EPOCH_DIGITS = 10  # so that names sort as numbers do
 
@@ -126,6 +131,33 @@ def mirror(name: str) -> str:
 def mirrored_topic(mirror_name: str, topic_name: str) -> str:
     """``topic_name`` is the one in the source."""
     return f"{mirror(mirror_name)}/{check_name('topic', topic_name)}"
+
+
+def user(name: str) -> str:
+    """Users' names are free text (as an address is), so they are quoted."""
+    return f"{USERS}/{_quoted_user(name)}"
+
+
+def user_of(node_name: str) -> str | None:
+    """The user that a node below ``USERS`` is of; None of a node that is not logbus's."""
+    name = unquote(node_name)
+    try:
+        return name if _quoted_user(name) == node_name else None
+    except (InvalidRequestError, UnicodeEncodeError):
+        return None
+
+
+def _quoted_user(name: str) -> str:
+    if not 0 < len(name) <= MAX_USER_LENGTH or not name.isprintable():
+        raise InvalidRequestError(
+            f"A user's name has 1 to {MAX_USER_LENGTH} printable characters, got {name[:50]!r}."
+        )
+    return quote(name, safe="").replace(".", "%2E")  # "." and ".." are no names of nodes
+
+
+def acls(kind: str) -> str:
+    """Node of all rules about a kind of resource."""
+    return f"{ACLS}/{kind}"
 
 
 def group(name: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from spark_logbus.errors import LogbusError
 from spark_logbus.network.config import DECODED, NetworkConfig
@@ -29,8 +28,8 @@ from spark_logbus.network.sender import ResponseSender
 from spark_logbus.network.strand import Strand
 from spark_logbus.network.transport import Transport
 from spark_logbus.protocol import ABOUT_CONNECTION, Frame, encode_error, frame_head
-
-ANONYMOUS: Final = "anonymous"
+from spark_logbus.security.identity import NOBODY
+from spark_logbus.security.scram import ServerExchange
 
 _TURN_FRAMES = 8
 _UNCOUNTED_BYTES = 512  # of a header that waits; as usual for one partition
@@ -59,8 +58,10 @@ class _Slot:
         )
 
     def resolve(self) -> Response | None:
-        if self.response is None and self.delayed is not None:
-            self.response = self.delayed.poll()
+        delayed = self.delayed
+        if self.response is None and delayed is not None:
+            refused = delayed.guard() if delayed.guard is not None else None
+            self.response = delayed.poll() if refused is None else refused
         return self.response
 
 
@@ -87,7 +88,12 @@ class Connection:
         self.peer = peer
         self.address = address
         self.local = self.takes_descriptors = transport.local
-        self.principal = ANONYMOUS  # whom it belongs to
+        #: Whom it belongs to, as its handshake has shown.
+        self.identity = NOBODY
+        #: A login that is under way.
+        self.login: ServerExchange | None = None
+        #: The user at the other end of a UNIX socket, by the operating system.
+        self.uid = transport.uid
         self.strand = strand
         self.closed = False
         self.handshaken = False
@@ -186,6 +192,10 @@ class Connection:
             self._forget_answers()
             if self._receiver.held_back or self._kept is not None:
                 self.end()  # the poller would report the end over and over until it can go on
+
+    def certificate(self) -> bytes | None:
+        """Returns the certificate that the other end has shown, as DER, which was checked."""
+        return self.transport.certificate()
 
     def handshake_done(self) -> None:
         self.handshaken = True

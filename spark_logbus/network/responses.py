@@ -46,6 +46,8 @@ class DelayedResponse(ABC):
     def __init__(self, *, deadline: float) -> None:
         self.deadline = deadline  # monotonic seconds; the network polls once more when it passes
         self._notify: Callable[[], None] | None = None
+        #: Asked before each poll: the response with which it ends, where it may not go on.
+        self.guard: Callable[[], Response | None] | None = None
 
     @abstractmethod
     def poll(self) -> Response | None: ...

@@ -154,6 +154,11 @@ class Network:
                 self._epoll.unregister(listener.fileno())
             listener.close()
 
+    def look_again(self) -> None:
+        """Have all connections look at what they wait for, as it may have become forbidden."""
+        for connection in self._snapshot():
+            connection.strand.call()
+
     def waiting(self) -> int:
         """Requests that were started and are not answered yet."""
         return sum(connection.waiting for connection in self._snapshot())
@@ -249,9 +254,7 @@ class Network:
         self._listen_again()
         peer = peer_name(sock, address)
         try:
-            self._admit(
-                sock, peer, peer_key(sock, address), self._tls.get(listener.fileno())
-            )
+            self._admit(sock, peer, peer_key(sock, address), self._tls.get(listener.fileno()))
         except ConfigError as error:
             logger.error("The connection from %s was closed at once: %s", peer, error.message)
             sock.close()
@@ -271,11 +274,9 @@ class Network:
         self, sock: socket.socket, peer: str, address: str, tls: CurrentContext | None
     ) -> None:
         configure(sock, peer_timeout_ms=self._config.peer_timeout_ms)
-        transport: Transport
-        if tls is None:
-            transport = SocketTransport(sock)
-        else:
-            transport = TlsTransport(sock, tls.get())
+        transport: Transport = (
+            SocketTransport(sock) if tls is None else TlsTransport(sock, tls.get())
+        )
         fd = transport.fileno()
 
         def arm(*, reads: bool, writes: bool) -> None:

@@ -70,11 +70,27 @@ def peer_key(sock: socket.socket, address: object) -> str:
     """
     if isinstance(address, tuple) and address:
         return str(address[0])
-    if not hasattr(socket, "SO_PEERCRED"):
+    found = _peer(sock)
+    if found is None:
         return "one process"
+    pid, uid = found
+    return f"process {pid} of user {uid}" if pid else f"the containers of user {uid}"
+
+
+def peer_uid(sock: socket.socket) -> int | None:
+    """Returns the user of the process at the other end of a UNIX socket; None where the system does
+    not say."""
+    found = _peer(sock)
+    return None if found is None else found[1]
+
+
+def _peer(sock: socket.socket) -> tuple[int, int] | None:
+    """Process and user at the other end of a UNIX socket."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
-    return f"process {pid} of user {uid}" if pid else f"the containers of user {uid}"
+    return pid, uid
 
 
 def configure(sock: socket.socket, *, peer_timeout_ms: int) -> None:

@@ -21,6 +21,7 @@ class TlsTransport:
     """
 
     local = False
+    uid = None
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         sock.setblocking(False)

@@ -12,6 +12,8 @@ import os
 import socket
 from typing import Final, Protocol
 
+from spark_logbus.network.sockets import peer_uid
+
 # A small request is received at once, its frame's parts and its payload. More than this at a time
 # goes straight to where it belongs.
 _READ_AHEAD_BYTES: Final = 4 << 10
@@ -45,6 +47,15 @@ class Transport(Protocol):
         """True if a receive would give bytes that were read before."""
         ...
 
+    @property
+    def uid(self) -> int | None:
+        """The user of the process at a local end; None where the system does not say."""
+        ...
+
+    def certificate(self) -> bytes | None:
+        """Returns the certificate that the other end has shown, as DER, which was checked."""
+        ...
+
     def fileno(self) -> int: ...
 
     def receive_into(self, buffer: memoryview) -> int:
@@ -76,6 +87,10 @@ class SocketTransport:
         self._sock = sock
         self._ahead = _NOTHING
         self.local = sock.family == socket.AF_UNIX
+        self.uid = peer_uid(sock) if self.local else None
+
+    def certificate(self) -> bytes | None:
+        return None
 
     @property
     def has_buffered(self) -> bool:

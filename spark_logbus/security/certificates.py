@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from spark_logbus.errors import AuthenticationError
+
 # A clock that is a little behind takes new certificates all the same.
 _BACKDATED = datetime.timedelta(minutes=10)
 
@@ -70,7 +72,7 @@ def issue(authority: Pair, name: str, *, hosts: Sequence[str], days: int) -> Pai
 def _begun(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -102,3 +104,18 @@ def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pai
             serialization.NoEncryption(),
         ).decode(),
     )
+
+
+def common_name(der: bytes) -> str:
+    """Returns the common name of a certificate that was checked. Raises AuthenticationError."""
+    try:
+        subject = x509.load_der_x509_certificate(der).subject
+        names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    except ValueError as error:
+        raise AuthenticationError("The certificate cannot be read.") from error
+    if len(names) != 1 or not names[0] or not names[0].isprintable():
+        raise AuthenticationError(
+            f"The certificate has {len(names)} common names; one is expected, in printable "
+            "characters, which is its principal."
+        )
+    return names[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_logbus.security.logins import Login
 from spark_logbus.security.tls import CurrentContext
 
 
@@ -24,3 +25,5 @@ class ConnectionConfig:
     #: Encrypt connections with this, and check brokers' names; none are not encrypted. UNIX sockets
     #: never are.
     tls: CurrentContext | None = None
+    #: Proves who opens them; none says nothing.
+    login: Login | None = None

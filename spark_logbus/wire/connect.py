@@ -49,8 +49,8 @@ def connect(
 
     Raises BrokerUnavailableError (also when another broker listens there now),
     LimitExceededError for a broker that takes no more connections, RequestTimeoutError,
-    UnsupportedVersionError, UntrustedBrokerError for one whose certificate does not prove who it
-    is.
+    UnsupportedVersionError, AuthenticationError where the login failed, UntrustedBrokerError for
+    one whose certificate does not prove who it is.
     """
     deadline = deadline.sooner_ms(config.connect_timeout_ms)
     local = _connect_locally(address) if config.local_sockets else None
@@ -161,7 +161,17 @@ def _shake_hands(
     connection: BrokerConnection, config: ConnectionConfig, deadline: Deadline
 ) -> None:
     request = HandshakeRequest(client_id=config.client_id, software=_SOFTWARE)
-    answer = connection.send(Api.HANDSHAKE, request).result(HandshakeResponse, deadline)
+    exchange = None if config.login is None else config.login.begin()
+    if exchange is not None:
+        request.mechanism, request.data = exchange.mechanism, exchange.first()
+    while True:
+        answer = connection.send(Api.HANDSHAKE, request).result(HandshakeResponse, deadline)
+        if exchange is None:
+            break
+        data = exchange.answer(answer.data, goes_on=answer.goes_on)
+        if data is None:
+            break
+        request.data = data
     address = connection.address
     if answer.protocol_version != PROTOCOL_VERSION:
         raise UnsupportedVersionError(

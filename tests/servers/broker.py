@@ -14,6 +14,7 @@ from spark_logbus.broker import (
     CompactionConfig,
     MovesConfig,
     NetworkConfig,
+    SecurityConfig,
     TlsConfig,
 )
 from spark_logbus.errors import LogbusError
@@ -46,6 +47,7 @@ def broker_here(
     moves: MovesConfig | None = None,
     compaction: CompactionConfig | None = None,
     tls: TlsConfig | None = None,
+    security: SecurityConfig | None = None,
 ) -> Iterator[Broker]:
     """A broker in this process. It keeps nothing of the disk in reserve, unless it is told to."""
     broker = Broker(
@@ -61,6 +63,7 @@ def broker_here(
             moves=moves or MovesConfig(reserve_bytes=0),
             compaction=compaction or CompactionConfig(),
             tls=tls or TlsConfig(),
+            security=security or SecurityConfig(),
         )
     )
     broker.start()

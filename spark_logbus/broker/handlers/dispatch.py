@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from spark_logbus.broker.handlers.handler import Handle, Handler, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.security.authorization import Authorization
 from spark_logbus.errors import InvalidRequestError, LogbusError
-from spark_logbus.network import Answer, Connection, NoResponse, Response
+from spark_logbus.network import Answer, Connection, DelayedResponse, NoResponse, Response
 from spark_logbus.protocol import (
     APIS,
     Api,
@@ -31,7 +32,12 @@ class RequestDispatcher:
     """
 
     def __init__(
-        self, handlers: Iterable[Handler], *, max_entries: int, metrics: RequestMetrics
+        self,
+        handlers: Iterable[Handler],
+        *,
+        max_entries: int,
+        metrics: RequestMetrics,
+        authorization: Authorization | None = None,
     ) -> None:
         self._handles: dict[Api, Handle] = {}
         for handler in handlers:
@@ -39,6 +45,7 @@ class RequestDispatcher:
         assert set(self._handles) == set(Api), "every API has a handler"
         self._max_entries = max_entries
         self._metrics = metrics
+        self._authorization = authorization
         self.refusal: LogbusError | None = None
 
     def dispatch(self, connection: Connection, frame: Frame) -> Answer:
@@ -51,6 +58,8 @@ class RequestDispatcher:
             answered = APIS[api].answered(request)
             self._check(connection, api, request)
             answer = self._handles[api](request, RequestContext(connection, frame.payload))
+            if self._authorization is not None and isinstance(answer, DelayedResponse):
+                answer.guard = self._authorization.guard(connection, api, request)
         except LogbusError as error:
             logger.debug(
                 "A request of %s was refused: %s",
@@ -74,3 +83,5 @@ class RequestDispatcher:
                 f"A request names {len(entries)} partitions or topics, the limit is "
                 f"{self._max_entries} (max_partitions_per_request); ask in several requests."
             )
+        if self._authorization is not None:
+            self._authorization.check(connection, api, request)

@@ -13,6 +13,7 @@ from spark_logbus.broker.replica.followers import Followers, Progress
 from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.states import LeaderPartition
+from spark_logbus.broker.security.authorization import Authorization
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.network import Answer, Response
@@ -27,6 +28,8 @@ from spark_logbus.protocol import (
     TopicInfo,
     encode_response,
 )
+from spark_logbus.security.acls import Operation, Resource
+from spark_logbus.security.identity import Identity
 
 
 class MetadataHandler:
@@ -40,7 +43,9 @@ class MetadataHandler:
         *,
         followers: Followers,
         in_sync: InSync,
+        authorization: Authorization | None = None,
     ) -> None:
+        self._authorization = authorization
         self._in_sync = in_sync
         self._followers = followers
         self._metadata_cache = metadata_cache
@@ -50,11 +55,15 @@ class MetadataHandler:
     def handlers(self) -> Mapping[Api, Handle]:
         return {Api.METADATA: self.handle}
 
-    def handle(self, request: MetadataRequest, _: RequestContext) -> Answer:
-        known = self._metadata_cache.topics
+    def handle(self, request: MetadataRequest, context: RequestContext) -> Answer:
+        known, identity = self._metadata_cache.topics, context.connection.identity
         if request.topics is None:
-            return self._response(list(known.values()), ends=request.ends)
-        names = list(dict.fromkeys(request.topics))  # one repeated name would be a large answer
+            shown = [each for name, each in known.items() if self._may_describe(identity, name)]
+            return self._response(shown, ends=request.ends)
+        # One repeated name would be a large answer. What may not be described is not there.
+        names = [
+            name for name in dict.fromkeys(request.topics) if self._may_describe(identity, name)
+        ]
         unknown = [name for name in names if name not in known]
         if not unknown:
             return self._response([known[name] for name in names], ends=request.ends)
@@ -69,12 +78,22 @@ class MetadataHandler:
 
         return self._executor.run(look_up)
 
+    def _may_describe(self, identity: Identity, name: str) -> bool:
+        authorization = self._authorization
+        return authorization is None or authorization.allows(
+            identity, Operation.DESCRIBE, Resource.TOPIC, name
+        )
+
     def _response(self, records: Sequence[TopicRecord], *, ends: bool) -> Response:
         brokers = [
             BrokerInfo(
-                broker.broker_id, broker.host, broker.port, broker.local_socket, broker.rack,
+                broker.broker_id,
+                broker.host,
+                broker.port,
+                broker.local_socket,
+                broker.rack,
                 broker.tls_port,
-            )  # fmt: skip
+            )
             for broker in self._metadata_cache.brokers
         ]
         topics = [

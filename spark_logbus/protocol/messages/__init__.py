@@ -18,5 +18,6 @@ from spark_logbus.protocol.messages.metadata import *
 from spark_logbus.protocol.messages.moves import *
 from spark_logbus.protocol.messages.offsets import *
 from spark_logbus.protocol.messages.replication import *
+from spark_logbus.protocol.messages.tokens import *
 from spark_logbus.protocol.messages.topics import *
 from spark_logbus.protocol.messages.writes import *

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
+
+from spark_logbus.security.acls import Operation, Resource
 
 __all__ = [
     "ABOUT_CONNECTION",
@@ -16,6 +18,7 @@ __all__ = [
     "Api",
     "ApiDeclaration",
     "Message",
+    "Need",
     "Operation",
     "Resource",
 ]
@@ -46,42 +49,29 @@ class Api(enum.IntEnum):
     MOVE = 16
     ELECT = 17
     ELECT_UNCLEAN = 18
+    ISSUE_TOKEN = 19
 
 
 class Message(msgspec.Struct, omit_defaults=True):
     """Base of all messages."""
 
 
-class Operation(enum.Enum):
-    """An access right that a request needs; the words are Kafka's."""
-
-    READ = "read"
-    WRITE = "write"
-    CREATE = "create"
-    ALTER = "alter"
-    DELETE = "delete"
-    DESCRIBE = "describe"
-
-
-class Resource(enum.Enum):
-    """The kind of thing on which a request needs its right."""
-
-    CLUSTER = "cluster"
-    TOPIC = "topic"
+#: An operation on the resource of that kind and name, which a request asks for.
+Need = tuple[Operation, Resource, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ApiDeclaration:
     """One API.
 
-    ``entries`` are the topics or partitions that a request names, of which a broker bounds the
-    number; None: it names no list of them. ``answered``: the client waits for a response.
+    ``needs`` are the rights that a request needs; None: none but brokers of the cluster may send
+    it. ``entries`` are the topics or partitions that it names, of which a broker bounds the number;
+    None: it names no list of them. ``answered``: the client waits for a response.
     """
 
     request: type[Message]
     response: type[Message]
-    operation: Operation | None
-    resource: Resource | None
+    needs: Callable[[Any], Iterable[Need]] | None
     entries: Callable[[Any], Sized | None]
     answered: Callable[[Any], bool]
 
@@ -99,16 +89,36 @@ def _always(_: Message) -> bool:
     return True
 
 
+def nothing(_: Message) -> Iterable[Need]:
+    """The needs of a handshake, and of requests whose handlers look at each part by itself."""
+    return ()
+
+
+def of_partitions(operation: Operation) -> Callable[[Any], Iterable[Need]]:
+    """The need of that operation on the topic of each of a request's ``partitions``."""
+
+    def needs(request: Any) -> Iterable[Need]:
+        topics = dict.fromkeys(each.topic for each in request.partitions)
+        return [(operation, Resource.TOPIC, topic) for topic in topics]
+
+    return needs
+
+
+def on_cluster(operation: Operation) -> Callable[[Any], Iterable[Need]]:
+    """The need of that operation on the cluster."""
+    need = (operation, Resource.CLUSTER, "*")
+    return lambda _: (need,)
+
+
 def declare(
     api: Api,
     request: type[R],
     response: type[Message],
     *,
-    operation: Operation | None,
-    resource: Resource | None,
+    needs: Callable[[R], Iterable[Need]] | None,
     entries: Callable[[R], Sized | None] = _no_entries,
     answered: Callable[[R], bool] = _always,
 ) -> None:
-    """Enter an API into ``APIS``. Only a handshake needs no right on anything."""
+    """Enter an API into ``APIS``."""
     assert api not in APIS, f"{api!r} is declared twice"
-    APIS[api] = ApiDeclaration(request, response, operation, resource, entries, answered)
+    APIS[api] = ApiDeclaration(request, response, needs, entries, answered)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_logbus.model import Acks
-from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from spark_logbus.protocol.messages.api import Api, Message, Operation, declare, of_partitions
 from spark_logbus.protocol.messages.error import ErrorInfo
 
 __all__ = [
@@ -46,7 +46,7 @@ class AppendResponse(Message):
 
 declare(
     Api.APPEND, AppendRequest, AppendResponse,
-    operation=Operation.WRITE, resource=Resource.TOPIC,
+    needs=of_partitions(Operation.WRITE),
     entries=lambda request: request.partitions,
     answered=lambda request: request.acks != Acks.NONE.value,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from spark_logbus.protocol.messages.api import Api, Message, Operation, declare, on_cluster
 from spark_logbus.protocol.messages.error import ErrorInfo
 
 __all__ = [
@@ -39,7 +39,7 @@ class ElectResponse(Message):
 
 declare(
     Api.ELECT, ElectRequest, ElectResponse,
-    operation=Operation.ALTER, resource=Resource.CLUSTER,
+    needs=on_cluster(Operation.ALTER),
     entries=lambda request: request.partitions,
 )  # fmt: skip
 
@@ -89,6 +89,6 @@ class UncleanElectResponse(Message):
 
 declare(
     Api.ELECT_UNCLEAN, UncleanElectRequest, UncleanElectResponse,
-    operation=Operation.ALTER, resource=Resource.CLUSTER,
+    needs=on_cluster(Operation.ALTER),
     entries=lambda request: request.partitions,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from spark_logbus.protocol.messages.api import Api, Message, Operation, declare, of_partitions
 from spark_logbus.protocol.messages.error import ErrorInfo
 
 __all__ = [
@@ -90,6 +90,6 @@ class FetchResponse(Message):
 
 declare(
     Api.FETCH, FetchRequest, FetchResponse,
-    operation=Operation.READ, resource=Resource.TOPIC,
+    needs=of_partitions(Operation.READ),
     entries=lambda request: request.partitions,
 )  # fmt: skip

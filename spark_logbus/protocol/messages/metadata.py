@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from spark_logbus.protocol.messages.api import Api, Message, declare, nothing
 
 __all__ = [
     "BrokerInfo",
@@ -92,6 +92,6 @@ class MetadataResponse(Message):
 
 declare(
     Api.METADATA, MetadataRequest, MetadataResponse,
-    operation=Operation.DESCRIBE, resource=Resource.TOPIC,
+    needs=nothing,  # it leaves out what may not be described
     entries=lambda request: request.topics,
 )  # fmt: skip

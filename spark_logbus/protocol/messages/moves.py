@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from spark_logbus.protocol.messages.api import Api, Message, Operation, declare, on_cluster
 from spark_logbus.protocol.messages.error import ErrorInfo
 
 __all__ = ["MoveRequest", "MoveResponse", "MoveResult", "PartitionMove"]
@@ -45,6 +45,6 @@ class MoveResponse(Message):
 
 declare(
     Api.MOVE, MoveRequest, MoveResponse,
-    operation=Operation.ALTER, resource=Resource.CLUSTER,
+    needs=on_cluster(Operation.ALTER),
     entries=lambda request: request.moves,
 )  # fmt: skip

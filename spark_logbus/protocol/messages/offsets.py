@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from spark_logbus.protocol.messages.api import Api, Message, Operation, declare, of_partitions
 from spark_logbus.protocol.messages.error import ErrorInfo
 
 __all__ = [
@@ -55,7 +55,7 @@ class ListOffsetsResponse(Message):
 
 declare(
     Api.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse,
-    operation=Operation.DESCRIBE, resource=Resource.TOPIC,
+    needs=of_partitions(Operation.DESCRIBE),
     entries=lambda request: request.partitions,
 )  # fmt: skip
 
@@ -90,6 +90,6 @@ class SplitRangeResponse(Message):
 
 declare(
     Api.SPLIT_RANGE, SplitRangeRequest, SplitRangeResponse,
-    operation=Operation.DESCRIBE, resource=Resource.TOPIC,
+    needs=of_partitions(Operation.DESCRIBE),
     entries=lambda request: request.partitions,
 )  # fmt: skip

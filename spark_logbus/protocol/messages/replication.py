@@ -8,7 +8,7 @@ leader in turn answers only for partitions that have something for the follower.
 
 from __future__ import annotations
 
-from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from spark_logbus.protocol.messages.api import Api, Message, declare
 from spark_logbus.protocol.messages.error import ErrorInfo
 
 __all__ = [
@@ -175,6 +175,6 @@ class ReplicateResponse(Message):
 
 declare(
     Api.REPLICATE, ReplicateRequest, ReplicateResponse,
-    operation=Operation.READ, resource=Resource.CLUSTER,
+    needs=None,
     entries=lambda request: request.partitions,
 )  # fmt: skip

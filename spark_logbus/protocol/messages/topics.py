@@ -32,7 +32,7 @@ class CreateTopicResponse(Message):
 
 declare(
     Api.CREATE_TOPIC, CreateTopicRequest, CreateTopicResponse,
-    operation=Operation.CREATE, resource=Resource.CLUSTER,
+    needs=lambda request: [(Operation.CREATE, Resource.TOPIC, request.name)],
 )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ class AlterTopicResponse(Message):
 
 declare(
     Api.ALTER_TOPIC, AlterTopicRequest, AlterTopicResponse,
-    operation=Operation.ALTER, resource=Resource.TOPIC,
+    needs=lambda request: [(Operation.ALTER, Resource.TOPIC, request.name)],
 )  # fmt: skip
 
 
@@ -75,5 +75,5 @@ class DeleteTopicResponse(Message):
 
 declare(
     Api.DELETE_TOPIC, DeleteTopicRequest, DeleteTopicResponse,
-    operation=Operation.DELETE, resource=Resource.TOPIC,
+    needs=lambda request: [(Operation.DELETE, Resource.TOPIC, request.name)],
 )  # fmt: skip

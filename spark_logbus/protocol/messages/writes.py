@@ -6,7 +6,18 @@ Who writes sends ``stage`` to the leaders, as tasks go; then, once, ``prepare`` 
 
 from __future__ import annotations
 
-from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from collections.abc import Iterable
+
+from spark_logbus.protocol.messages.api import (
+    Api,
+    Message,
+    Need,
+    Operation,
+    Resource,
+    declare,
+    nothing,
+    of_partitions,
+)
 from spark_logbus.protocol.messages.append import AppendPartition, AppendResponse
 from spark_logbus.protocol.messages.error import ErrorInfo
 
@@ -42,7 +53,7 @@ class StageRequest(Message):
 
 declare(
     Api.STAGE, StageRequest, AppendResponse,
-    operation=Operation.WRITE, resource=Resource.TOPIC,
+    needs=of_partitions(Operation.WRITE),
     entries=lambda request: request.partitions,
 )  # fmt: skip
 
@@ -97,12 +108,12 @@ class ShareResponse(Message):
 
 declare(
     Api.PREPARE, PrepareRequest, ShareResponse,
-    operation=Operation.WRITE, resource=Resource.TOPIC,
+    needs=of_partitions(Operation.WRITE),
     entries=lambda request: request.partitions,
 )  # fmt: skip
 declare(
     Api.PUBLISH, PublishRequest, ShareResponse,
-    operation=Operation.WRITE, resource=Resource.TOPIC,
+    needs=of_partitions(Operation.WRITE),
     entries=lambda request: request.partitions,
 )  # fmt: skip
 
@@ -170,9 +181,16 @@ class DecideResponse(Message):
     compared: bool = False
 
 
+def _decided(request: DecideRequest) -> Iterable[Need]:
+    return [
+        (Operation.WRITE, Resource.WRITER, request.writer),
+        *((Operation.WRITE, Resource.TOPIC, topic) for topic in request.decision.topics),
+    ]
+
+
 declare(
     Api.DECIDE, DecideRequest, DecideResponse,
-    operation=Operation.WRITE, resource=Resource.TOPIC,
+    needs=_decided,
     entries=lambda request: request.decision.topics,
 )  # fmt: skip
 
@@ -191,5 +209,5 @@ class DiscardResponse(Message):
 
 declare(
     Api.DISCARD, DiscardRequest, DiscardResponse,
-    operation=Operation.WRITE, resource=Resource.TOPIC,
+    needs=nothing,  # whose write it is decides
 )  # fmt: skip

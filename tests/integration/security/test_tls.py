@@ -73,8 +73,8 @@ def test_records_pass_whole_through_tls(encrypted: Encrypted) -> None:
             assert [each.result(60).offset for each in sent] == list(range(len(values)))
         read = [
             value
-            for table in RangeReader(cluster, OffsetRange(TopicPartition("t", 0), 0, len(values)))
-            for value in table.column("value").to_pylist()
+            for each in RangeReader(cluster, OffsetRange(TopicPartition("t", 0), 0, len(values)))
+            for value in each.arrow_batch.column("value").to_pylist()
         ]
     assert read == values
 

@@ -1,0 +1,106 @@
+"""The one place where it is decided what a request may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from spark_logbus.broker.security.audit_log import AuditLog
+from spark_logbus.broker.security.known import SecurityState
+from spark_logbus.errors import AuthenticationError, LogbusError, NotAuthorizedError
+from spark_logbus.network import Connection, Response
+from spark_logbus.protocol import APIS, Api, Message, Need, encode_error
+from spark_logbus.security.acls import Operation, Resource
+from spark_logbus.security.identity import Identity
+from spark_logbus.security.principals import Principal
+
+_ADMINISTRATIVE = frozenset(
+    {Api.CREATE_TOPIC, Api.ALTER_TOPIC, Api.DELETE_TOPIC, Api.MOVE, Api.ELECT, Api.ISSUE_TOKEN}
+)
+
+
+class Authorization:
+    """Decides by the access rules as they are at the moment. Thread-safe."""
+
+    def __init__(
+        self,
+        state: SecurityState,
+        *,
+        is_super: Callable[[Principal], bool],
+        audit: AuditLog,
+        now_us: Callable[[], int],
+        authorizes: bool,
+    ) -> None:
+        self._state = state
+        self._is_super = is_super
+        self._audit = audit
+        self._now_us = now_us
+        self._authorizes = authorizes
+
+    def check(self, connection: Connection, api: Api, request: Message) -> None:
+        """Raises NotAuthorizedError, and AuthenticationError for who is nobody any more."""
+        identity = connection.identity
+        self.require_current(identity)
+        needs = APIS[api].needs
+        asked = None if needs is None else list(needs(request))
+        refused = self._refused(identity, asked)
+        if refused is not None:
+            self._audit.denied(identity, connection.peer, api.name, refused)
+            raise NotAuthorizedError(
+                f"{identity.principal} may not {refused}. Ask an administrator of the cluster for "
+                "it (logbus acls add)."
+            )
+        if api in _ADMINISTRATIVE:
+            on = ", ".join(f"{kind.value} {name}" for _, kind, name in asked or ())
+            self._audit.done(identity, connection.peer, api.name, on)
+
+    def guard(
+        self, connection: Connection, api: Api, request: Message
+    ) -> Callable[[], Response | None]:
+        """Returns a check for a request that waits, which looks again whenever rules have changed:
+        the error that ends it, or None."""
+        seen = self._state.version
+
+        def refused() -> Response | None:
+            nonlocal seen
+            if seen == self._state.version:
+                return None
+            seen = self._state.version
+            try:
+                self.check(connection, api, request)
+            except LogbusError as error:
+                return Response(encode_error(error))
+            return None
+
+        return refused
+
+    def allows(
+        self, identity: Identity, operation: Operation, resource: Resource, name: str
+    ) -> bool:
+        """Tells if an identity may do that now."""
+        return self._refused(identity, [(operation, resource, name)]) is None
+
+    def require_current(self, identity: Identity) -> None:
+        """Raises AuthenticationError for a user who was removed, or a token that has expired."""
+        if self._state.is_gone(identity.principal):
+            raise AuthenticationError(f"{identity.principal} is no user of this cluster any more.")
+        if identity.scope is not None and self._now_us() >= identity.scope.expires_us:
+            raise AuthenticationError("The token that this connection has shown has expired.")
+
+    def _refused(self, identity: Identity, needs: Iterable[Need] | None) -> str | None:
+        """Returns what of that is refused, in words; None if nothing is."""
+        is_super = self._is_super(identity.principal)
+        if needs is None:
+            return None if identity.principal.kind == "broker" else "act as a broker"
+        if not self._authorizes and identity.scope is None:
+            return None
+        for operation, resource, name in needs:
+            allowed = (
+                is_super
+                or not self._authorizes
+                or self._state.rules.allows(identity.principal, operation, resource, name)
+            )
+            if not allowed or (
+                identity.scope is not None and not identity.scope.covers(operation, resource, name)
+            ):
+                return f"{operation.value} the {resource.value} {name}"
+        return None

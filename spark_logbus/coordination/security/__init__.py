@@ -1,0 +1,1 @@
+"""What ZooKeeper keeps of users, access rules, and the keys of tokens."""

@@ -1,0 +1,57 @@
+"""A limit on failed logins, by who tries."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from spark_logbus.clock import Clock
+
+_MAX_KNOWN: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Bucket:
+    left: float
+    at: float
+
+
+class FailedAttempts:
+    """Counts failures of each key, an address or a user at an address, against an allowance that
+    fills up again. Thread-safe; keeps the last 10,000 keys."""
+
+    def __init__(self, clock: Clock, *, burst: int, per_s: float) -> None:
+        self._clock = clock
+        self._burst = burst
+        self._per_s = per_s
+        self._lock = threading.Lock()
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def wait_s(self, key: str) -> float:
+        """Returns the seconds until it may try again; 0 if it may."""
+        with self._lock:
+            bucket = self._filled(key)
+            return 0.0 if bucket is None or bucket.left >= 1 else (1 - bucket.left) / self._per_s
+
+    def failed(self, key: str) -> None:
+        with self._lock:
+            bucket = self._filled(key)
+            if bucket is None:
+                bucket = self._buckets[key] = _Bucket(self._burst, self._clock.monotonic())
+                if len(self._buckets) > _MAX_KNOWN:
+                    self._buckets.popitem(last=False)
+            bucket.left = max(0.0, bucket.left - 1)
+            self._buckets.move_to_end(key)
+
+    def _filled(self, key: str) -> _Bucket | None:
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            now = self._clock.monotonic()
+            bucket.left = min(self._burst, bucket.left + (now - bucket.at) * self._per_s)
+            bucket.at = now
+            if bucket.left >= self._burst:
+                del self._buckets[key]
+                return None
+        return bucket

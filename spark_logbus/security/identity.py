@@ -1,0 +1,21 @@
+"""Identities: a principal, and within which bounds a connection acts for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from spark_logbus.security.principals import ANONYMOUS, Principal
+from spark_logbus.security.tokens import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom a connection belongs to. ``scope``: that of the token that it has shown; None: it acts
+    for all of the principal."""
+
+    principal: Principal
+    scope: Scope | None = None
+
+
+NOBODY: Final = Identity(ANONYMOUS)

@@ -1,0 +1,46 @@
+"""Principals: whom a connection belongs to, by what was proved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from spark_logbus.errors import ConfigError
+
+KINDS: Final = ("user", "certificate", "local", "broker", "anonymous")
+_MAX_NAME_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody, as ``kind:name``.
+
+    ``user``: has a password in this cluster; ``certificate``: the common name of a client's
+    certificate; ``local``: the user of the operating system at the other end of a UNIX socket;
+    ``broker``: a broker of this cluster; ``anonymous``: nobody has asked.
+    """
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+    @classmethod
+    def parse(cls, text: str) -> Principal:
+        """Raises ConfigError for what no principal is called."""
+        kind, _, name = text.partition(":")
+        if kind not in KINDS or bool(name) == (kind == "anonymous"):
+            raise ConfigError(
+                f"{text!r} is no principal; use user:NAME, certificate:NAME, local:NAME, "
+                "broker:ID or anonymous."
+            )
+        if len(name) > _MAX_NAME_CHARS or not name.isprintable():
+            raise ConfigError(
+                f"The name of a principal has up to {_MAX_NAME_CHARS} printable characters, got "
+                f"{name[:50]!r}{'...' if len(name) > 50 else ''}."
+            )
+        return cls(kind, name)
+
+
+ANONYMOUS: Final = Principal("anonymous")
