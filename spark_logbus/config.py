@@ -24,8 +24,8 @@ T = TypeVar("T")
 OF_TOPICS_ONLY: Final = types.MappingProxyType({"of_topics_only": True})
 
 
-def load_toml(path: Path, known: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file, which must be among ``known``.
+def load_toml(path: Path, known: Sequence[str] | None) -> dict[str, dict[str, Any]]:
+    """The tables of a TOML file, which must be among ``known``; None: any.
 
     ConfigError names the file, and the line or the key.
     """
@@ -39,7 +39,8 @@ def load_toml(path: Path, known: Sequence[str]) -> dict[str, dict[str, Any]]:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
-    refuse_unknown(tables, known, where=str(path))
+    if known is not None:
+        refuse_unknown(tables, known, where=str(path))
     for name, table in tables.items():
         require(isinstance(table, dict), f"{name!r} in {path} must be a table: [{name}].")
     return tables

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import wraps
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from spark_logbus.client.arguments import as_offset_spec
 from spark_logbus.config import choice, refuse_unknown
 from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.model import Acks, Compression, Earliest, OffsetSpec, check_name
-from spark_logbus.security.logins import Login
-from spark_logbus.security.tls import ClientTls, of_client
 from spark_logbus.wire.config import ConnectionConfig
+
+if TYPE_CHECKING:  # who neither encrypts nor logs in does not wait for ssl and what is behind it
+    from spark_logbus.security.logins import Login
+    from spark_logbus.security.profiles import Profile
+    from spark_logbus.security.tls import ClientTls, CurrentContext
 
 #: Environment variable with the rack of a client that is not told its own.
 RACK_VARIABLE: Final = "LOGBUS_RACK"
@@ -99,6 +102,11 @@ class ClientConfig:
         if self.rack is not None and (not isinstance(self.rack, str) or not self.rack.strip()):
             raise ConfigError(f"rack is {self.rack!r}; use the name of a rack, as text.")
 
+    def with_profile(self, profile: Profile) -> ClientConfig:
+        """Returns these settings, with what a profile says of TLS and login where they say
+        nothing."""
+        return replace(self, tls=self.tls or profile.tls, login=self.login or profile.login)
+
     @property
     def connections(self) -> ConnectionConfig:
         """The part that is about connections."""
@@ -108,9 +116,15 @@ class ClientConfig:
             max_response_bytes=self.max_response_bytes,
             local_sockets=self.local_sockets,
             idle_connections=self.idle_connections,
-            tls=None if self.tls is None else of_client(self.tls),
+            tls=None if self.tls is None else _contexts(self.tls),
             login=self.login,
         )
+
+
+def _contexts(tls: ClientTls) -> CurrentContext:
+    from spark_logbus.security.tls import of_client
+
+    return of_client(tls)
 
 
 @names_settings

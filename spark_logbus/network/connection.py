@@ -29,7 +29,9 @@ from spark_logbus.network.strand import Strand
 from spark_logbus.network.transport import Transport
 from spark_logbus.protocol import ABOUT_CONNECTION, Frame, encode_error, frame_head
 from spark_logbus.security.identity import NOBODY
-from spark_logbus.security.scram import ServerExchange
+
+if TYPE_CHECKING:
+    from spark_logbus.security.scram import ServerExchange
 
 _TURN_FRAMES = 8
 _UNCOUNTED_BYTES = 512  # of a header that waits; as usual for one partition

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from spark_logbus.errors import ProtocolError
-from spark_logbus.security import scram, tokens
+from spark_logbus.security import tokens
+
+STRONGEST: Final = "SCRAM-SHA-512"
 
 
 class Exchange(Protocol):
@@ -34,7 +36,7 @@ class PasswordLogin:
 
     user: str
     password: str = field(repr=False)
-    mechanism: str = scram.MECHANISMS[-1]
+    mechanism: str = STRONGEST
 
     def begin(self) -> Exchange:
         return _Scram(self.mechanism, self.user, self.password)
@@ -52,6 +54,8 @@ class TokenLogin:
 
 class _Scram:
     def __init__(self, mechanism: str, user: str, password: str) -> None:
+        from spark_logbus.security import scram  # tasks have a token, and no use for the library
+
         self.mechanism = mechanism
         self._exchange = scram.ClientExchange(mechanism, user, password)
         self._has_answered = False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from spark_logbus.security.logins import Login
-from spark_logbus.security.tls import CurrentContext
+if TYPE_CHECKING:  # who neither encrypts nor logs in does not wait for ssl and what is behind it
+    from spark_logbus.security.logins import Login
+    from spark_logbus.security.tls import CurrentContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 import sys
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -22,8 +21,10 @@ from spark_logbus.retry import Deadline
 from spark_logbus.wire.buffers import Allocate, new_buffer
 from spark_logbus.wire.config import ConnectionConfig
 from spark_logbus.wire.connection import BrokerConnection
-from spark_logbus.wire.tls import TlsTransport
 from spark_logbus.wire.transport import SocketTransport, Transport
+
+if TYPE_CHECKING:
+    from spark_logbus.security.tls import CurrentContext
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def connect(
     else:
         address = replace(address, port=address.tls_port or address.port)
         sock = _connect(address, deadline)
-        remote = TlsTransport(_encrypted(sock, address, config.tls.get(), deadline))
+        remote = _encrypted(sock, address, config.tls, deadline)
     return _greeted(remote, address, config, deadline, allocate)
 
 
@@ -129,13 +130,17 @@ def _connect(address: BrokerAddress, deadline: Deadline) -> socket.socket:
 
 
 def _encrypted(
-    sock: socket.socket, address: BrokerAddress, context: ssl.SSLContext, deadline: Deadline
-) -> ssl.SSLSocket:
+    sock: socket.socket, address: BrokerAddress, tls: CurrentContext, deadline: Deadline
+) -> Transport:
     """Shakes hands by TLS, and checks that the certificate is of the broker's host."""
+    import ssl  # here: who does not encrypt does not wait for it
+
+    from spark_logbus.wire.tls import TlsTransport
+
     where = f"{address.host}:{address.port}"
     try:
         sock.settimeout(max(0.001, deadline.remaining_s))
-        return context.wrap_socket(sock, server_hostname=address.host)
+        return TlsTransport(tls.get().wrap_socket(sock, server_hostname=address.host))
     except ssl.SSLCertVerificationError as error:
         sock.close()
         raise UntrustedBrokerError(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from spark_logbus.errors import ConfigError
+from spark_logbus.security import profiles
+from spark_logbus.security.profiles import Digest, Profile
 
 DEFAULT_CHROOT = "/logbus"
 DEFAULT_PORT = 2181  # ZooKeeper's own
@@ -23,19 +25,25 @@ _EXAMPLE = 'use "host:port,host:port/chroot", for example "localhost:2181/logbus
 @dataclass(frozen=True, slots=True)
 class ConnectString:
     """``servers`` as kazoo takes them (``host:port,host:port``) and ``chroot``, which is
-    ``""`` for ZooKeeper's own root and else starts with ``/`` and does not end with one."""
+    ``""`` for ZooKeeper's own root and else starts with ``/`` and does not end with one.
+    ``profile`` is the one that the address names."""
 
     servers: str
     chroot: str
+    profile: Profile | None = field(default=None, compare=False)
 
     @classmethod
     def parse(cls, connect: str) -> ConnectString:
         """Parses a connect string. Without a chroot it means ``/logbus``; a lone ``/`` names
-        ZooKeeper's root."""
+        ZooKeeper's root; ``profile:prod`` stands for what the profile ``prod`` says. Raises
+        ConfigError."""
         if not isinstance(connect, str):
             raise ConfigError(
                 f"The ZooKeeper connect string is {connect!r}, which is no text; {_EXAMPLE}."
             )
+        if (name := profiles.named_in(connect.strip())) is not None:
+            profile = profiles.load_profile(name)
+            return replace(cls.parse(profile.zookeeper or _unnamed_connect()), profile=profile)
         servers, slash, chroot = connect.strip().partition("/")
         for server in servers.split(","):
             match = _SERVER.fullmatch(server.strip())
@@ -60,10 +68,23 @@ class ConnectString:
         """True for the servers and chroot that are used when none were given."""
         return str(self) == DEFAULT_CONNECT
 
+    @property
+    def digest(self) -> Digest | None:
+        """Whom ZooKeeper is told that this is."""
+        return None if self.profile is None else self.profile.digest
+
     def __str__(self) -> str:
+        if self.profile is not None:
+            return f"{profiles.PREFIX}{self.profile.name}"
         return f"{self.servers}{self.chroot or '/'}"
 
 
 def default_connect() -> str:
-    """``$LOGBUS_ZOOKEEPER``, else ``localhost:2181/logbus``."""
+    """The profile that ``$LOGBUS_PROFILE`` names, else ``$LOGBUS_ZOOKEEPER``, else
+    ``localhost:2181/logbus``."""
+    profile = os.environ.get(profiles.NAME_VARIABLE)
+    return f"{profiles.PREFIX}{profile}" if profile else _unnamed_connect()
+
+
+def _unnamed_connect() -> str:
     return os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_CONNECT

@@ -9,24 +9,40 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Connect
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
+
+from spark_logbus.security.profiles import Digest
 
 # kazoo's own default backs off up to an hour, which would outlast every outage.
 _RECONNECT_MAX_DELAY_S: Final = 1.0
 _FIRST_PATIENCE: Final = 0.25  # of the session timeout, with a server that does not greet us
 
 
-def new_client(servers: str, *, session_timeout_ms: int, granted: Callable[[int], None]) -> Any:
+def new_client(
+    servers: str,
+    *,
+    session_timeout_ms: int,
+    granted: Callable[[int], None],
+    digest: Digest | None = None,
+) -> Any:
     """Makes a client, to be started. It reconnects for ever and leaves the chroot to us: kazoo
     warns of a missing one instead of creating it.
 
     ``granted`` is called with the session timeout in ms that a server grants, before its connection
-    is reported.
+    is reported. With a ``digest``, nodes that it makes may be read and changed by that user alone.
     """
+    owned: dict[str, Any] = {}
+    if digest is not None:
+        owned = {
+            "auth_data": [("digest", f"{digest.user}:{digest.password}")],
+            "default_acl": CREATOR_ALL_ACL,
+        }
     client = KazooClient(
         hosts=servers,
         timeout=session_timeout_ms / 1000,
         connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_MAX_DELAY_S),
         logger=_logger(),
+        **owned,
     )
     # kazoo keeps the granted timeout in a local variable of the private method that connects. It
     # has no hook, and a subclass of its connection would replace the same private parts. So the one

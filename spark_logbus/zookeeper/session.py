@@ -35,6 +35,7 @@ from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import CoordinationError, WrongAddressError, ZooKeeperAddressError
 from spark_logbus.forks import follow_forks, forked
 from spark_logbus.retry import Deadline
+from spark_logbus.security.profiles import Digest
 from spark_logbus.zookeeper.connect_string import ENVIRONMENT_VARIABLE, ConnectString
 from spark_logbus.zookeeper.diagnosis import Diagnosis, ServerFault
 from spark_logbus.zookeeper.kazoo_client import new_client
@@ -71,7 +72,8 @@ class Session:
     Thread-safe and not picklable. In a forked process every operation raises ProcessForkedError:
     each process starts its own.
     Every operation on it waits through a lost connection for at most ``operation_timeout_ms``
-    and then raises CoordinationError. ``start`` waits for ``connect_timeout_ms``; None: until
+    and then raises CoordinationError. With a ``digest``, or one of a profile, nodes that it makes
+    are for that user of ZooKeeper's alone. ``start`` waits for ``connect_timeout_ms``; None: until
     ZooKeeper answers or the session is closed, and says now and then that it does.
     """
 
@@ -84,6 +86,7 @@ class Session:
         connect_timeout_ms: int | None = 15_000,
         operation_timeout_ms: int = 15_000,
         expects_cluster: bool = False,
+        digest: Digest | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.connect = ConnectString.parse(connect)
@@ -96,7 +99,10 @@ class Session:
         self._expects_cluster = expects_cluster
         self._granted_ms = session_timeout_ms
         self._client = new_client(
-            self.connect.servers, session_timeout_ms=session_timeout_ms, granted=self._note_granted
+            self.connect.servers,
+            session_timeout_ms=session_timeout_ms,
+            granted=self._note_granted,
+            digest=digest or self.connect.digest,
         )
         self._client.add_listener(self._on_kazoo_state)
         self._process = os.getpid()

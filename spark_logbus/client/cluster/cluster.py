@@ -126,14 +126,18 @@ class Cluster:
         """Connect to the registered brokers, and look there again when all have moved.
 
         ``connect`` is ``host:port,.../chroot``; None stands for the environment's
-        ``LOGBUS_ZOOKEEPER``, else ``localhost:2181/logbus``. ``found`` are the brokers if somebody
+        ``LOGBUS_ZOOKEEPER``, else ``localhost:2181/logbus``; ``profile:prod`` stands for the
+        profile ``prod``. ``found`` are the brokers if somebody
         has looked them up just now. Raises CoordinationError when ZooKeeper cannot be reached,
         BrokerUnavailableError when no broker is registered.
         """
         # Imported here: Spark tasks use this module and never talk to ZooKeeper.
-        from spark_logbus.zookeeper.connect_string import default_connect
+        from spark_logbus.zookeeper.connect_string import ConnectString, default_connect
 
         connect = default_connect() if connect is None else connect
+        profile = ConnectString.parse(connect).profile
+        if profile is not None:
+            config = (config or ClientConfig()).with_profile(profile)
         bootstrap = found or Bootstrap.from_zookeeper(connect)
         cluster = cls.connect(
             bootstrap, config, rebootstrap=lambda: Bootstrap.from_zookeeper(connect)

@@ -1,0 +1,170 @@
+"""Profiles: how to reach a cluster, and as whom, in a file that nobody else may read.
+
+Wherever the address of a cluster is taken, ``profile:prod`` names the profile ``prod``. So no
+password is ever an option, an argument or a setting of a query.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from spark_logbus.config import build, load_toml
+from spark_logbus.errors import ConfigError
+from spark_logbus.security.logins import PasswordLogin
+from spark_logbus.security.tls import ClientTls
+
+#: What an address begins with that names a profile.
+PREFIX: Final = "profile:"
+#: Environment variables with the file of profiles, and with the profile to use by default.
+FILE_VARIABLE: Final = "LOGBUS_PROFILES"
+NAME_VARIABLE: Final = "LOGBUS_PROFILE"
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_SECRET: Final = re.compile(r"pass|secret|token", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    """The keys of a profile."""
+
+    zookeeper: str | None = None
+    tls_ca: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls: bool | None = None
+    user: str | None = None
+    password_file: Path | None = None
+    password_env: str | None = None
+    zookeeper_user: str | None = None
+    zookeeper_password_file: Path | None = None
+    zookeeper_password_env: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """A user of ZooKeeper's own, with a password."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """How to reach a cluster, and as whom."""
+
+    name: str
+    #: ZooKeeper's servers and chroot; None: as without a profile.
+    zookeeper: str | None
+    #: What brokers have to prove; None: connections are not encrypted.
+    tls: ClientTls | None
+    login: PasswordLogin | None
+    #: Whom ZooKeeper is told that this is.
+    digest: Digest | None
+
+
+def named_in(address: str) -> str | None:
+    """Returns the profile that an address names; None for an address of servers."""
+    return address[len(PREFIX) :] if address.startswith(PREFIX) else None
+
+
+def profiles_file() -> Path:
+    """Returns ``$LOGBUS_PROFILES``, else ``~/.config/logbus/profiles.toml``."""
+    given = os.environ.get(FILE_VARIABLE)
+    return Path(given) if given else Path.home() / ".config" / "logbus" / "profiles.toml"
+
+
+def load_profile(name: str) -> Profile:
+    """Reads a profile, and the password that it points to. Raises ConfigError."""
+    path = profiles_file()
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is no name of a profile; use letters, digits, _ and -.")
+    _require_private(path)
+    tables = load_toml(path, None)
+    if name not in tables:
+        known = ", ".join(sorted(tables)) or "none"
+        raise ConfigError(f"There is no profile {name!r} in {path}; there are: {known}.")
+    _refuse_secrets(tables[name], name, path)
+    settings = build(_Settings, tables[name], where=f"[{name}] of {path}")
+    return _profile(name, settings, path.parent)
+
+
+def _require_private(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot read the profiles in {path}: {error.strerror}. Set {FILE_VARIABLE} to their "
+            "file."
+        ) from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(f"Others may read {path}, which says how to log in: chmod 600 {path}.")
+
+
+def _refuse_secrets(table: Mapping[str, Any], name: str, path: Path) -> None:
+    for key in table:
+        if _SECRET.search(key) and not key.endswith(("_file", "_env")):
+            raise ConfigError(
+                f"{key!r} in [{name}] of {path} would be a secret itself; name the file that has "
+                "it (password_file), or the environment variable (password_env)."
+            )
+
+
+def _profile(name: str, settings: _Settings, directory: Path) -> Profile:
+    where = f"The profile {name!r}"
+    password = _secret(settings.password_file, settings.password_env, directory, where)
+    if (settings.user is None) != (password is None):
+        raise ConfigError(f"{where} needs both user and password_file or password_env, or neither.")
+    of_zookeeper = _secret(
+        settings.zookeeper_password_file, settings.zookeeper_password_env, directory, where
+    )
+    if (settings.zookeeper_user is None) != (of_zookeeper is None):
+        raise ConfigError(
+            f"{where} needs both zookeeper_user and zookeeper_password_file or "
+            "zookeeper_password_env, or neither."
+        )
+    return Profile(
+        name=name,
+        zookeeper=settings.zookeeper,
+        tls=_tls(settings, directory, where),
+        login=None
+        if settings.user is None or password is None
+        else PasswordLogin(user=settings.user, password=password),
+        digest=None
+        if settings.zookeeper_user is None or of_zookeeper is None
+        else Digest(user=settings.zookeeper_user, password=of_zookeeper),
+    )
+
+
+def _tls(settings: _Settings, directory: Path, where: str) -> ClientTls | None:
+    files = (settings.tls_ca, settings.tls_certificate, settings.tls_key)
+    ca, certificate, key = (None if each is None else directory / each for each in files)
+    if not (any(files) if settings.tls is None else settings.tls):
+        return None
+    try:
+        text = None if ca is None else ca.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: cannot read the authorities in {ca}: {error}.") from error
+    return ClientTls(ca=text, certificate=certificate, key=key)
+
+
+def _secret(path: Path | None, variable: str | None, directory: Path, where: str) -> str | None:
+    if path is not None and variable is not None:
+        raise ConfigError(f"{where} names a file and a variable for one password; name one.")
+    if path is not None:
+        try:
+            return (directory / path).read_text().rstrip("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"{where}: cannot read the password in {directory / path}: {error}."
+            ) from error
+    if variable is not None:
+        found = os.environ.get(variable)
+        if not found:
+            raise ConfigError(f"{where}: the environment variable {variable} is not set.")
+        return found
+    return None
