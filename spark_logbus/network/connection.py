@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from spark_logbus.errors import LogbusError
 from spark_logbus.network.config import DECODED, NetworkConfig

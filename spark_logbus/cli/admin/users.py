@@ -47,7 +47,7 @@ def add(
 
     password = _password(password_file)
     with opened_session(zookeeper, _CLIENT) as session:
-        UserRegistry(session).add(user, password, now_us=SystemClock().time_us())
+        UserRegistry(session).add(user, password, now_us=SystemClock().now_us())
     console().print(f"{user} is a user now.")
 
 
@@ -65,7 +65,7 @@ def passwd(
 
     password = _password(password_file)
     with opened_session(zookeeper, _CLIENT) as session:
-        UserRegistry(session).set_password(user, password, now_us=SystemClock().time_us())
+        UserRegistry(session).set_password(user, password, now_us=SystemClock().now_us())
     console().print(f"{user} has another password now.")
 
 
