@@ -56,6 +56,7 @@ from spark_logbus.broker.replica.unclean import UncleanElections
 from spark_logbus.broker.replica.unclean_topics import UncleanTopics, asking
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.broker.schema_ids import KnownSchemaIds
+from spark_logbus.broker.security.peers import connections_to_brokers
 from spark_logbus.broker.security.security import Security
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
@@ -149,6 +150,7 @@ class Broker:
             sessions.partition_changed(topic_partition)
 
         replicas = Replicas(ended=self._in_sync.end)
+        connections = connections_to_brokers(config, self._security, clock)
         self._following = Following(
             config.id,
             logs=self._logs,
@@ -159,6 +161,7 @@ class Broker:
             address=self._address_of,
             free_bytes=lambda: free_bytes(config.data_dir),
             reserve_bytes=config.moves.reserve_bytes,
+            connections=connections,
             clock=clock,
         )
         self._old_logs = OldLogs(
@@ -272,7 +275,7 @@ class Broker:
             topics=lambda: self._metadata_cache.topics,
             live=lambda: [each.broker_id for each in self._metadata_cache.brokers],
             is_certain=self._reaches_zookeeper,
-            ask=asking(config.id, self._address_of, clock),
+            ask=asking(connections, self._address_of, clock),
             clock=clock,
         )
         self._flushed_ends = FlushedEndNotes(

@@ -173,13 +173,34 @@ class CurrentContext:
 
 def of_server(tls: ServerTls, clock: Clock | None = None) -> CurrentContext:
     """Returns the contexts of a server, from its files as they are."""
-    files = [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]
-    return CurrentContext(lambda: server_context(tls), files, clock or SystemClock())
+    return CurrentContext(lambda: server_context(tls), _files(tls), clock or SystemClock())
 
 
 def of_client(tls: ClientTls, clock: Clock | None = None) -> CurrentContext:
     """Returns the contexts of a client, from its files as they are."""
     return CurrentContext(lambda: client_context(tls), tls.files, clock or SystemClock())
+
+
+def of_peer(tls: ServerTls, clock: Clock) -> CurrentContext:
+    """Returns the contexts of a server as a client of others of its cluster: it shows its own
+    certificate, and believes those of ``client_ca``."""
+
+    def make() -> ssl.SSLContext:
+        ca = None if tls.client_ca is None else _text(tls.client_ca)
+        return client_context(ClientTls(ca=ca, certificate=tls.certificate, key=tls.key))
+
+    return CurrentContext(make, _files(tls), clock)
+
+
+def _files(tls: ServerTls) -> list[Path]:
+    return [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cannot read the authorities in {path}: {error}.") from error
 
 
 def _stamp(path: Path) -> object:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from spark_logbus.broker.replica.applying import FollowedLog
@@ -99,6 +100,7 @@ class LeaderFetcher:
         address: Callable[[int], BrokerAddress | None],
         throttle: Throttle,
         received: Counter,
+        connections: ConnectionConfig,
         clock: Clock,
         got_on: Callable[[FollowedLog], None],
         failed: Callable[[FollowedLog, LogbusError, bool], None],
@@ -116,9 +118,7 @@ class LeaderFetcher:
         self._added: list[FollowedLog] = []  # since the last request
         self._left: dict[TopicPartition, None] = {}  # since then, too
         self._buffer = ReusableBuffer()
-        self._config = ConnectionConfig(
-            client_id=f"broker-{broker_id}", connect_timeout_ms=_CONNECT_MS
-        )
+        self._config = replace(connections, connect_timeout_ms=_CONNECT_MS)
         self._session: LeaderSession | None = None
         self._poller: Poller[BrokerConnection] = Poller()
         self._failures = 0  # to reach the leader, in a row

@@ -51,6 +51,7 @@ from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Backoff
 from spark_logbus.sizes import human_bytes
 from spark_logbus.threads import Periodic
+from spark_logbus.wire.config import ConnectionConfig
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class Following:
         address: Callable[[int], BrokerAddress | None],
         free_bytes: Callable[[], int],
         reserve_bytes: int,
+        connections: ConnectionConfig,
         clock: Clock,
     ) -> None:
         self._broker_id = broker_id
@@ -118,6 +120,7 @@ class Following:
         self._address = address
         self._free_bytes = free_bytes
         self._reserve_bytes = reserve_bytes
+        self._connections = connections
         self._clock = clock
         self._throttle = Throttle(clock)
         self.received_bytes = Counter()
@@ -373,6 +376,7 @@ class Following:
                 address=self._address,
                 throttle=self._throttle,
                 received=self.received_bytes,
+                connections=self._connections,
                 clock=self._clock,
                 got_on=self._got_on,
                 failed=self._failed,

@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from spark_logbus.broker.replica.manager import ReplicaManager
@@ -224,9 +224,11 @@ def _allows(record: TopicRecord) -> bool:
         return False
 
 
-def asking(broker_id: int, address: Callable[[int], BrokerAddress | None], clock: Clock) -> Ask:
+def asking(
+    connections: ConnectionConfig, address: Callable[[int], BrokerAddress | None], clock: Clock
+) -> Ask:
     """Returns what asks another broker, on a connection of its own."""
-    config = ConnectionConfig(client_id=f"broker-{broker_id}", connect_timeout_ms=_ANSWER_MS)
+    config = replace(connections, connect_timeout_ms=_ANSWER_MS)
 
     def ask(other: int, request: UncleanElectRequest) -> UncleanElectResponse:
         where = address(other)

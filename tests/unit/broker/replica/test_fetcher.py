@@ -25,6 +25,7 @@ from spark_logbus.protocol import (
     ReplicateResponse,
     ReplicateResult,
 )
+from spark_logbus.wire.config import ConnectionConfig
 
 THERE = BrokerAddress(2, "host", 1)
 
@@ -154,6 +155,7 @@ class World:
             address=lambda _: THERE,
             throttle=Throttle(SystemClock()),
             received=Counter(),
+            connections=ConnectionConfig(client_id="broker-1"),
             clock=SystemClock(),
             got_on=lambda _: None,
             failed=lambda *told: self.failed.put(told),

@@ -46,6 +46,7 @@ from spark_logbus.log import PartitionLog
 from spark_logbus.log.disk.filesystem import OSFileSystem
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Backoff
+from spark_logbus.wire.config import ConnectionConfig
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 from tests.fakes.broker_parts import T0, T1, Logs, logs_in, record_batch
 from tests.fakes.log_directory import ensure_one
@@ -245,6 +246,7 @@ class Following:
             address=lambda each: self.addresses.get(each),
             free_bytes=lambda: 1 << 40,
             reserve_bytes=0,
+            connections=ConnectionConfig(client_id="broker-1"),
             clock=SystemClock(),
         )
         self.old_logs = OldLogs(
