@@ -54,7 +54,7 @@ class LogbusBatchReader(DataSourceReader):
             ranges,
             self._options,
             connections.admin(),
-            bootstrap=connections.bootstrap(),
+            bootstrap=connections.bootstrap(snapshot.topic_ids),
             topic_ids=snapshot.topic_ids,
             schemas=ReadSchemas(self._columns, include_headers=self._options.include_headers).find(
                 snapshot, connections.registry

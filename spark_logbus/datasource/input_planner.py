@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
-    from spark_logbus.client import Bootstrap, Cluster
+    from spark_logbus.client import Cluster
     from spark_logbus.client.schemas.topic import ValueSchemas
     from spark_logbus.datasource.columns import ColumnChoice
     from spark_logbus.datasource.options import SourceOptions
@@ -135,8 +135,8 @@ class InputPlanner:
                 self._slow, self._prefetch = 0, None
                 return planned
         self._give_up()
-        admin, bootstrap = self._connections.admin(), self._connections.bootstrap()
-        return MicroBatchInput(self._partitions(ranges, topic_ids, schemas, admin, bootstrap))
+        cluster = self._connections.cluster()
+        return MicroBatchInput(self._partitions(cluster, ranges, topic_ids, schemas))
 
     def _may_prefetch(self) -> bool:
         if self._late is not None and not self._late.done():
@@ -154,17 +154,16 @@ class InputPlanner:
 
     def _partitions(
         self,
+        cluster: Cluster,
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str],
         schemas: Mapping[str, ValueSchemas],
-        admin: Admin,
-        bootstrap: Bootstrap,
     ) -> Sequence[InputPartition]:
         return plan_input_partitions(
             ranges,
             self._options,
-            admin,
-            bootstrap=bootstrap,
+            Admin(cluster),
+            bootstrap=cluster.for_tasks((each.topic_partition.topic for each in ranges), "read"),
             topic_ids=topic_ids,
             schemas=schemas,
         )
@@ -177,7 +176,7 @@ class InputPlanner:
         schemas: Mapping[str, ValueSchemas],
         given_up: threading.Event,
     ) -> MicroBatchInput:
-        planned = self._partitions(ranges, topic_ids, schemas, Admin(cluster), cluster.bootstrap)
+        planned = self._partitions(cluster, ranges, topic_ids, schemas)
         match planned:
             case [RangesPartition() as one]:
                 return MicroBatchInput(planned, self._small(one, cluster, given_up))

@@ -25,12 +25,12 @@ MAX_TOKEN_BYTES: Final = 3_000
 _SIGNATURE_BYTES: Final = 32
 
 
-class Grant(msgspec.Struct, frozen=True, array_like=True):
+class Grant(msgspec.Struct, frozen=True, array_like=True, order=True):
     """What a token is good for: operations on a resource, by name, or prefix with ``*``."""
 
     resource: str
     name: str
-    operations: list[str]
+    operations: tuple[str, ...]
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True):

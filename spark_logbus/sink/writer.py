@@ -86,6 +86,8 @@ def plan_write(
 
     def look_up() -> WritePlan:
         cluster = driver_cluster(parsed.zookeeper)
+        # Rows that name their topics may go to any that the driver may write.
+        topics = ["*"] if parsed.topic is None else [parsed.topic]
         if parsed.topic is not None:
             described = _require_topic(Admin(cluster), parsed.topic)
             if VALUE_ENCODING in described.config:
@@ -93,14 +95,14 @@ def plan_write(
                 from spark_logbus.sink.typed_plan import plan_typed
 
                 typed, found = plan_typed(parsed, schema, described)
-                return WritePlan(parsed, typed, cluster.bootstrap, found)
+                return WritePlan(parsed, typed, cluster.for_tasks(topics, "write"), found)
         if problem is not None:
             raise problem
         if parsed.evolve:
             raise InvalidOptionError(
                 "Option evolve is for a topic with a schema, and this one has none; leave it out."
             )
-        return WritePlan(parsed, columns, cluster.bootstrap)
+        return WritePlan(parsed, columns, cluster.for_tasks(topics, "write"))
 
     plan = RetryPolicy().at_first_contact().retry("Looking up the topic", look_up)
     if not parsed.audit:

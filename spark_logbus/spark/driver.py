@@ -7,7 +7,7 @@ connector that builds coordination objects; tasks use ``worker`` and see no ZooK
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
@@ -55,9 +55,9 @@ class DriverConnections:
     def admin(self) -> Admin:
         return Admin(self.cluster())
 
-    def bootstrap(self) -> Bootstrap:
-        """Addresses for tasks, as good as the last answer of a broker."""
-        return self.cluster().bootstrap
+    def bootstrap(self, topics: Iterable[str]) -> Bootstrap:
+        """Addresses for tasks that read these topics, as good as the last answer of a broker."""
+        return self.cluster().for_tasks(topics, "read")
 
     def cluster(self) -> Cluster:
         """The brokers' client, which any thread may use."""

@@ -95,7 +95,9 @@ atexit.register(_of_the_driver.close)
 
 def shared_cluster(bootstrap: Bootstrap, rack: str | None = None) -> Cluster:
     """This process's Cluster for ``bootstrap`` and a reader in ``rack``; do not close it."""
-    return _of_tasks.get((bootstrap, rack))
+    cluster = _of_tasks.get((bootstrap, rack))
+    cluster.take_access(bootstrap)
+    return cluster
 
 
 def driver_cluster(zookeeper: str) -> Cluster:

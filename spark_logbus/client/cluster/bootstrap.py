@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from spark_logbus.client.cluster.access import Access
 from spark_logbus.errors import BrokerUnavailableError, ConfigError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.wire.connect import UNKNOWN_BROKER
@@ -15,6 +16,9 @@ class Bootstrap:
     """Brokers to ask for the whole cluster. A value: Spark sends it from driver to tasks."""
 
     brokers: tuple[BrokerAddress, ...]
+    #: How they are reached, where they encrypt or ask who connects. Not compared: a token that was
+    #: renewed is for the same brokers.
+    access: Access | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.brokers:

@@ -6,9 +6,11 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, NoReturn, TypeVar
 
+from spark_logbus.client.cluster.access import Access, ShownToken, TokenSource, tls_of_tasks
 from spark_logbus.client.cluster.bootstrap import Bootstrap
 from spark_logbus.client.cluster.calls import BrokerCalls
 from spark_logbus.client.cluster.metadata import KnownTopic, LedPartition, Metadata
@@ -27,6 +29,8 @@ from spark_logbus.forks import follow_forks
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
     Api,
+    IssueTokenRequest,
+    IssueTokenResponse,
     Message,
     MetadataRequest,
     MetadataResponse,
@@ -34,6 +38,7 @@ from spark_logbus.protocol import (
     TopicInfo,
 )
 from spark_logbus.retry import Backoff, Deadline, gave_up
+from spark_logbus.security.tokens import Grant
 from spark_logbus.wire.pool import ConnectionPool
 
 # Answered from memory: a broker that takes longer is stopped or cut off, and another one is asked.
@@ -57,6 +62,8 @@ class Cluster:
         rebootstrap: Callable[[], Bootstrap] | None = None,
         clock: Clock,
     ) -> None:
+        self._shown = ShownToken(None if bootstrap.access is None else bootstrap.access.token)
+        config = self._with_access(config, bootstrap.access)
         self.config = config
         self.clock = clock
         self.pool = ConnectionPool(config.connections, allocate=arrow_memory)
@@ -71,6 +78,7 @@ class Cluster:
         # Epochs whose leaders said that they do not lead, until a newer one is known; under _lock.
         self._refused: dict[LedPartition, int] = {}
         self._closing = threading.Event()
+        self._tokens = TokenSource(self._issue_token, clock)
         self._make_locks()
         follow_forks(self)
         #: Where it was found, if that was in ZooKeeper.
@@ -82,6 +90,7 @@ class Cluster:
 
     def after_fork(self) -> None:
         self._make_locks()
+        self._tokens.after_fork()
         was_closing, self._closing = self._closing.is_set(), threading.Event()
         if was_closing:
             self._closing.set()
@@ -183,6 +192,44 @@ class Cluster:
         """Addresses that are good now, for a client elsewhere."""
         brokers = self._metadata.brokers
         return Bootstrap(tuple(sorted(brokers.values()))) if brokers else self._callers.bootstrap
+
+    def for_tasks(self, topics: Iterable[str], *operations: str) -> Bootstrap:
+        """Addresses for tasks elsewhere, with what lets them in: a token that is good for these
+        operations on the topics, and for describing them, where this client has logged in."""
+        if self.config.tls is None and self.config.login is None:
+            return self.bootstrap
+        token = None
+        if self.config.login is not None:
+            allowed = (*operations, "describe")
+            token = self._tokens.get(
+                tuple(Grant("topic", each, allowed) for each in sorted({*topics}))
+            )
+        return replace(self.bootstrap, access=Access(tls_of_tasks(self.config), token))
+
+    def take_access(self, bootstrap: Bootstrap) -> None:
+        """Shows the token that ``bootstrap`` has on new connections from now on."""
+        self._shown.take(bootstrap.access)
+
+    def _with_access(self, config: ClientConfig, access: Access | None) -> ClientConfig:
+        if access is None:
+            return config
+        from spark_logbus.security.logins import TokenLogin
+
+        login = config.login
+        if login is None and access.token is not None:
+            login = TokenLogin(get=self._shown.get)
+        return replace(config, tls=config.tls or access.tls, login=login)
+
+    def _issue_token(self, grants: tuple[Grant, ...], lifetime_ms: int) -> IssueTokenResponse:
+        request = IssueTokenRequest(grants=list(grants), lifetime_ms=lifetime_ms)
+
+        def attempt(deadline: Deadline) -> IssueTokenResponse:
+            return self._callers.ask_any(
+                self.brokers, Api.ISSUE_TOKEN, request, IssueTokenResponse,
+                deadline=deadline, good=lambda _: True,
+            )  # fmt: skip
+
+        return self.retrying("Asking for a token for tasks", attempt)
 
     @property
     def brokers(self) -> list[BrokerAddress]:

@@ -170,7 +170,7 @@ def test_a_user_who_is_removed_is_nobody_on_standing_connections(guarded: Guarde
 def test_a_token_gives_no_more_than_it_says_and_than_its_owner_may(guarded: Guarded) -> None:
     read = guarded.allow("user:bert", "read", "*")
     guarded.wait_until_allowed(BERT, "t")
-    token = issue(guarded, BERT, Grant("topic", "t", ["read", "write", "describe"]))
+    token = issue(guarded, BERT, Grant("topic", "t", ("read", "write", "describe")))
     holder = TokenLogin(get=lambda: token)
     wait_until(lambda: guarded.topics(holder) == ["t"])
     with (
@@ -180,7 +180,7 @@ def test_a_token_gives_no_more_than_it_says_and_than_its_owner_may(guarded: Guar
     ):
         producer.send("t", b"x").result(60)
     with pytest.raises(NotAuthorizedError, match="gets no other token"):
-        issue(guarded, holder, Grant("topic", "*", ["read"]))
+        issue(guarded, holder, Grant("topic", "*", ("read",)))
     guarded.forget(read)
     wait_until(lambda: guarded.topics(holder) == [])
     bad = bytes([token[0] ^ 1]) + token[1:]
