@@ -14,11 +14,11 @@ from spark_logbus.offsets.position import Committed, OffsetBound, parse_assignme
 from spark_logbus.offsets.ranges import DEFAULT_MAX_BYTES
 from spark_logbus.offsets.trigger_limits import DEFAULT_MAX_DELAY_MS, TriggerLimits
 from spark_logbus.selection import Partitions, Pattern, Selection, Topics
-from spark_logbus.spark.options import SparkOptions, zookeeper_address
+from spark_logbus.spark.options import SparkOptions, cluster_address
 
 SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")
 COMMON: Final = (
-    "zookeeper", *SELECTIONS, "path", "group", *bounds.STARTS, bounds.STRATEGY,
+    "zookeeper", "profile", *SELECTIONS, "path", "group", *bounds.STARTS, bounds.STRATEGY,
     "failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerInputPartition", "columns", "flatten", "schemaVersion", "onUndecodable", "rack",
 )  # fmt: skip
@@ -138,7 +138,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         )
     prefetch = given.size("maxPrefetchBytes", minimum=0)
     return SourceOptions(
-        zookeeper=zookeeper_address(given.text("zookeeper")),
+        zookeeper=cluster_address(given),
         selection=_selection(given),
         starting=start,
         ending=bounds.ending(given),
@@ -160,7 +160,7 @@ def schema_options(options: Mapping[str, str]) -> SchemaOptions:
     known."""
     given = _given(options)
     return SchemaOptions(
-        zookeeper=zookeeper_address(given.text("zookeeper")),
+        zookeeper=cluster_address(given),
         selection=_selection(given),
         include_headers=given.boolean("includeHeaders", default=False),
         values=_values(given),

@@ -10,10 +10,10 @@ from typing import Final
 from spark_logbus.client import Repetition
 from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Acks, Compression, check_name
-from spark_logbus.spark.options import SparkOptions, zookeeper_address
+from spark_logbus.spark.options import SparkOptions, cluster_address
 
 KNOWN: Final = (
-    "zookeeper", "topic", "path", "delivery", "acks", "compression", "txnAppId", "txnVersion",
+    "zookeeper", "profile", "topic", "path", "delivery", "acks", "compression", "txnAppId", "txnVersion",
     "evolve", "audit", "repetition", "checkpointLocation",
 )  # fmt: skip
 
@@ -89,7 +89,7 @@ def parse_options(
             "foreachBatch.)"
         )
     topic = _topic(given)
-    zookeeper = zookeeper_address(given.text("zookeeper"))
+    zookeeper = cluster_address(given)
     ways = [way.value for way in Delivery]
     delivery = Delivery(given.choice("delivery", ways, default=Delivery.EXACTLY_ONCE.value))
     acks = None

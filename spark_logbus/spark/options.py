@@ -13,12 +13,14 @@ from typing import Final
 
 from spark_logbus.config import nearest
 from spark_logbus.errors import ConfigError, InvalidOptionError
+from spark_logbus.security.profiles import PREFIX
 from spark_logbus.times import parse_duration_us
 from spark_logbus.zookeeper import ENVIRONMENT_VARIABLE, ConnectString, default_connect
 
 LARGEST_NUMBER: Final = (1 << 63) - 1
 """Java's largest long, which people write for "no limit"."""
 
+_SECRET: Final = re.compile(r"pass|secret|token|credential")
 _NEEDLESS: Final = ("kafka.", "kafkaconsumer.", "fetchoffset.")
 
 
@@ -42,6 +44,11 @@ class SparkOptions:
         for name in sorted(self._values):
             if name in lower or name in pass_over:
                 continue
+            if _SECRET.search(name):
+                raise InvalidOptionError(
+                    f"Option {name} would show a secret in plans, the UI and event logs; put it "
+                    "in a profile, and name that: option profile."
+                )
             if meant := foreign.get(name):
                 hint = f"did you mean {meant}?"
             elif name.startswith(_NEEDLESS):
@@ -115,8 +122,26 @@ class SparkOptions:
             raise InvalidOptionError(f"Option {name}: {error}.") from error
 
 
+def cluster_address(options: SparkOptions) -> str:
+    """The cluster that the options ``profile`` or ``zookeeper`` name, else that of the environment,
+    else the local default. Raises InvalidOptionError."""
+    profile, zookeeper = options.text("profile"), options.text("zookeeper")
+    if profile is None:
+        return zookeeper_address(zookeeper)
+    if zookeeper is not None:
+        raise InvalidOptionError(
+            "Options profile and zookeeper both say where the cluster is; give one of them."
+        )
+    try:
+        ConnectString.parse(f"{PREFIX}{profile}")
+    except ConfigError as error:
+        raise InvalidOptionError(f"Option profile: {error.message}") from error
+    return f"{PREFIX}{profile}"
+
+
 def zookeeper_address(given: str | None) -> str:
-    """The option ``zookeeper``, else ``$LOGBUS_ZOOKEEPER``, else the local default.
+    """The option ``zookeeper``, else ``$LOGBUS_PROFILE`` or ``$LOGBUS_ZOOKEEPER``, else the local
+    default.
 
     Raises InvalidOptionError for what is no connect string.
     """
