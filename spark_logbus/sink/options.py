@@ -13,8 +13,8 @@ from spark_logbus.model import Acks, Compression, check_name
 from spark_logbus.spark.options import SparkOptions, cluster_address
 
 KNOWN: Final = (
-    "zookeeper", "profile", "topic", "path", "delivery", "acks", "compression", "txnAppId", "txnVersion",
-    "evolve", "audit", "repetition", "checkpointLocation",
+    "zookeeper", "profile", "topic", "path", "delivery", "acks", "compression", "txnAppId",
+    "txnVersion", "evolve", "audit", "repetition", "checkpointLocation",
 )  # fmt: skip
 
 MAX_APP_ID_LENGTH: Final = 150

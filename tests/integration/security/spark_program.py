@@ -56,7 +56,7 @@ def main(directory: Path) -> None:
         "copied": sorted(int(row.value) for row in copied.select("value").collect()),
         "progress": json.dumps(query.lastProgress, default=str),
     }
-    print("RESULT " + json.dumps(both))
+    sys.stdout.write(f"RESULT {json.dumps(both)}\n")
     session.stop()
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,15 +58,13 @@ def test_workers_without_secrets_read_and_write(tmp_path: Path, chroot: str) -> 
                 Admin(cluster).create_topic(topic, partitions=2)
         found, output = run(tmp_path, chroot, authority)
     assert found["read"] == found["copied"] == list(range(100))
-    seen = [output, found["progress"]]
-    for each in (tmp_path / "spark").rglob("*"):
-        if each.is_file():
-            seen.append(each.read_bytes().decode(errors="replace"))
+    files_of_spark = [each for each in (tmp_path / "spark").rglob("*") if each.is_file()]
+    seen = [output, *(each.read_bytes().decode(errors="replace") for each in files_of_spark)]
     assert len(seen) > 5
     assert not [each[:100] for each in seen if PASSWORD in each]
 
 
-def run(tmp_path: Path, chroot: str, authority: Authority) -> tuple[dict[str, object], str]:
+def run(tmp_path: Path, chroot: str, authority: Authority) -> tuple[dict[str, Any], str]:
     """Runs the program with a profile; returns what it has read, and all that it has said."""
     directory = tmp_path / "profile"
     directory.mkdir()
