@@ -89,6 +89,7 @@ def serve_epoll(answers: Answers, ready: Callable[[int], None]) -> None:
         return answers(frame)
 
     network.start(handle)
+    assert network.port is not None
     ready(network.port)
     threading.Event().wait()
 

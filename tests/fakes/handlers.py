@@ -139,7 +139,7 @@ def dispatcher_over(
     cache = cast(MetadataCache, metadata_cache)
     return RequestDispatcher(
         [
-            HandshakeHandler(config),
+            HandshakeHandler(config, authentication=None),
             MetadataHandler(cache, partitions, executor, followers=followers, in_sync=in_sync),
             AppendHandler(
                 partitions,

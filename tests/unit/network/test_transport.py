@@ -15,6 +15,7 @@ from spark_logbus.network import Connection, Response
 from spark_logbus.network import server as network_module
 from spark_logbus.network.transport import SocketTransport
 from spark_logbus.protocol import Api, DeleteTopicRequest, Frame
+from spark_logbus.security.identity import NOBODY
 from tests.servers.wire import Wire, request
 from tests.unit.network.ends import RESPONSE, over
 from tests.unit.network.test_network import serving
@@ -108,7 +109,7 @@ def test_a_transport_says_what_it_waits_for() -> None:
 
 def test_a_connection_belongs_to_nobody_at_first() -> None:
     with over(*socket.socketpair()) as ends:
-        assert ends.connection.principal == "anonymous"
+        assert ends.connection.identity == NOBODY
 
 
 def test_small_requests_are_read_ahead_and_large_ones_are_not() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -28,8 +29,6 @@ from spark_logbus.protocol import (
     HandshakeRequest,
     MetadataRequest,
     MetadataResponse,
-    Operation,
-    Resource,
     TopicShares,
     check_api,
     decode_request,
@@ -39,7 +38,9 @@ from spark_logbus.protocol import (
     encode_response,
     error_info,
 )
+from spark_logbus.protocol.messages.api import ApiDeclaration, Need
 from spark_logbus.protocol.messages.error import MAX_ERROR_MESSAGE_CHARS
+from spark_logbus.security.acls import Operation, Resource
 
 pack = msgspec.msgpack.encode
 OK, ERROR = b"\x00", b"\x01"
@@ -65,30 +66,47 @@ def test_api_numbers_never_change() -> None:
         "MOVE": 16,
         "ELECT": 17,
         "ELECT_UNCLEAN": 18,
+        "ISSUE_TOKEN": 19,
     }
     assert set(APIS) == set(Api)
 
 
-def test_every_api_but_the_handshake_needs_a_right() -> None:
-    rights = {api: (declared.operation, declared.resource) for api, declared in APIS.items()}
-    assert rights == {
-        Api.HANDSHAKE: (None, None),
-        Api.METADATA: (Operation.DESCRIBE, Resource.TOPIC),
-        Api.APPEND: (Operation.WRITE, Resource.TOPIC),
-        Api.FETCH: (Operation.READ, Resource.TOPIC),
-        Api.LIST_OFFSETS: (Operation.DESCRIBE, Resource.TOPIC),
-        Api.CREATE_TOPIC: (Operation.CREATE, Resource.CLUSTER),
-        Api.DELETE_TOPIC: (Operation.DELETE, Resource.TOPIC),
-        Api.SPLIT_RANGE: (Operation.DESCRIBE, Resource.TOPIC),
-        Api.ALTER_TOPIC: (Operation.ALTER, Resource.TOPIC),
+def test_every_api_needs_a_right() -> None:
+    topic, cluster = (Resource.TOPIC, "orders"), (Resource.CLUSTER, "*")
+    assert {api: _needs(declared) for api, declared in APIS.items()} == {
+        **dict.fromkeys((Api.HANDSHAKE, Api.ISSUE_TOKEN), ()),
+        # Handlers look at each part of these by themselves.
+        **dict.fromkeys((Api.METADATA, Api.DISCARD), ()),
         **dict.fromkeys(
-            (Api.STAGE, Api.PREPARE, Api.DECIDE, Api.PUBLISH, Api.DISCARD),
-            (Operation.WRITE, Resource.TOPIC),
+            (Api.APPEND, Api.STAGE, Api.PREPARE, Api.PUBLISH), ((Operation.WRITE, *topic),)
         ),
-        Api.REPLICATE: (Operation.READ, Resource.CLUSTER),
-        Api.MOVE: (Operation.ALTER, Resource.CLUSTER),
-        **dict.fromkeys((Api.ELECT, Api.ELECT_UNCLEAN), (Operation.ALTER, Resource.CLUSTER)),
+        Api.DECIDE: (
+            (Operation.WRITE, Resource.WRITER, "etl"),
+            (Operation.WRITE, *topic),
+        ),
+        Api.FETCH: ((Operation.READ, *topic),),
+        **dict.fromkeys((Api.LIST_OFFSETS, Api.SPLIT_RANGE), ((Operation.DESCRIBE, *topic),)),
+        Api.CREATE_TOPIC: ((Operation.CREATE, *topic),),
+        Api.ALTER_TOPIC: ((Operation.ALTER, *topic),),
+        Api.DELETE_TOPIC: ((Operation.DELETE, *topic),),
+        Api.REPLICATE: None,
+        **dict.fromkeys((Api.MOVE, Api.ELECT, Api.ELECT_UNCLEAN), ((Operation.ALTER, *cluster),)),
     }
+
+
+def _needs(declared: ApiDeclaration) -> tuple[Need, ...] | None:
+    """Returns what a request of that API for the topic ``orders`` needs."""
+    if declared.needs is None:
+        return None
+    names = {field.name for field in msgspec.structs.fields(declared.request)}
+    known = {
+        "partitions": [SimpleNamespace(topic="orders"), SimpleNamespace(topic="orders")],
+        "writer": "etl",
+        "decision": Decision(0, 0, "", {"orders": TopicShares("", {})}),
+        "name": "orders",
+    }
+    given = SimpleNamespace(**{name: known.get(name) for name in names})
+    return tuple(declared.needs(given))
 
 
 def test_what_a_request_lists_is_declared_as_its_entries() -> None:
@@ -105,6 +123,7 @@ def test_what_a_request_lists_is_declared_as_its_entries() -> None:
         **dict.fromkeys((Api.APPEND, Api.FETCH, Api.LIST_OFFSETS, Api.SPLIT_RANGE), "partitions"),
         **dict.fromkeys((Api.STAGE, Api.PREPARE, Api.PUBLISH, Api.REPLICATE), "partitions"),
         **dict.fromkeys((Api.ELECT, Api.ELECT_UNCLEAN), "partitions"),
+        Api.ISSUE_TOKEN: "grants",
         Api.MOVE: "moves",
     }
 
