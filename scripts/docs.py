@@ -30,6 +30,8 @@ from spark_logbus.broker import (
     MovesConfig,
     NetworkConfig,
     ReplicationConfig,
+    SecurityConfig,
+    TlsConfig,
 )
 from spark_logbus.broker.monitoring.metric_table import METRICS, MetricKind
 from spark_logbus.cli.app import VERBS, loaded
@@ -50,6 +52,8 @@ TABLES: dict[str, type[Any]] = {
     "compaction": CompactionConfig,
     "moves": MovesConfig,
     "replication": ReplicationConfig,
+    "tls": TlsConfig,
+    "security": SecurityConfig,
     "metrics": MetricsConfig,
     "logging": LoggingConfig,
 }
@@ -69,6 +73,9 @@ EXAMPLES = {
     "retention_bytes": "107_374_182_400  # 100 GiB",
     "flush_records": "10_000",
     "flush_ms": "1_000",
+    "certificate": '"broker-1.pem"',
+    "key": '"broker-1.key"',
+    "client_ca": '"ca.pem"',
     "max_compaction_lag_ms": "86_400_000  # 1 day",
 }
 # The metric of Kafka's that comes closest.

@@ -127,6 +127,11 @@ def _convert(value: Any, hint: Any, *, key: str, where: str) -> Any:
         if value is None:
             return None
         hint = next((each for each in options if isinstance(value, each)), options[0])
+    if typing.get_origin(hint) is list:
+        if not isinstance(value, list):
+            raise ConfigError(f"{key} in {where} must be a list, got {value!r}.")
+        [of_each] = typing.get_args(hint)
+        return [_convert(each, of_each, key=f"each of {key}", where=where) for each in value]
     if hint is Path and isinstance(value, str):
         return Path(value).expanduser()
     if issubclass(hint, enum.Enum) and not isinstance(value, hint):

@@ -430,7 +430,7 @@ class ProcessForkedError(InvalidRequestError):
 
 
 class AuthenticationError(LogbusError):
-    """Somebody did not prove who it is; nothing was done."""
+    """Raised when somebody did not prove who it is; nothing was done."""
 
     code = 81
     fault: ClassVar[Fault] = "caller"

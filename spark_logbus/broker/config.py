@@ -133,7 +133,7 @@ class TlsConfig:
 
     @property
     def server(self) -> ServerTls | None:
-        """What connections are encrypted with; None where they are not."""
+        """Files with which connections are encrypted; None where they are not."""
         if self.certificate is None or self.key is None:
             return None
         return ServerTls(
@@ -146,7 +146,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfig:
-    """Who may connect, and what they may do. All off by default: whoever reaches a port may do
+    """Rules about who may connect, and what they may do. All off by default: whoever reaches a port may do
     everything."""
 
     #: Take nobody who has not proved who it is: as a user with a password, by a token or a
@@ -166,7 +166,6 @@ class SecurityConfig:
             "authorize is true and authenticate is false: rules are about those who are known.",
         )
         for each in self.super_principals:
-            require(isinstance(each, str), f"super_principals has {each!r}, which is no text.")
             Principal.parse(each)
         require(
             1_000 <= self.token_max_ms <= _DAY_MS,
@@ -227,7 +226,9 @@ class BrokerConfig:
     #: committed last: a streaming query that is resumed later may write its last micro-batch twice.
     writer_retention_ms: int = 180 * 24 * 3600 * 1000
     network: NetworkConfig = NetworkConfig()
+    #: A table of its own: connections that are encrypted.
     tls: TlsConfig = TlsConfig()
+    #: A table of its own: who is let in, and what that one may do.
     security: SecurityConfig = field(default_factory=SecurityConfig)
     log: LogConfig = LogConfig()
     compaction: CompactionConfig = CompactionConfig()

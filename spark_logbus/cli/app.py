@@ -50,7 +50,7 @@ VERBS: Final[dict[str, Verb]] = {
         "admin", "Copy topics into this cluster from another one, or from Kafka.", is_group=True
     ),
     "users": Verb("admin", "Add, list and remove users who may log in.", is_group=True),
-    "acls": Verb("admin", "Say what principals may do, and ask what they may.", is_group=True),
+    "acls": Verb("admin", "Add, list and remove access rules.", is_group=True),
     "produce": Verb("data", "Publish one record for each line."),
     "consume": Verb("data", "Print the records of topics."),
     "audit": Verb("admin", "Compare what was counted of a topic with what is there."),

@@ -11,8 +11,10 @@ from spark_logbus.security.tokens import Scope
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a connection belongs to. ``scope``: that of the token that it has shown; None: it acts
-    for all of the principal."""
+    """A principal, and the bounds within which a connection acts for it.
+
+    ``scope``: that of the token that it has shown; None: it acts for all of the principal.
+    """
 
     principal: Principal
     scope: Scope | None = None

@@ -13,7 +13,7 @@ _MAX_NAME_CHARS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody, as ``kind:name``.
+    """A user, a machine or a process, as ``kind:name``.
 
     ``user``: has a password in this cluster; ``certificate``: the common name of a client's
     certificate; ``local``: the user of the operating system at the other end of a UNIX socket;

@@ -55,7 +55,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """How to reach a cluster, and as whom."""
+    """Settings by which a cluster is reached, and as whom."""
 
     name: str
     #: ZooKeeper's servers and chroot; None: as without a profile.

@@ -28,7 +28,7 @@ _SALT_BYTES: Final = 16
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker keeps of a password, for one mechanism."""
+    """The part of a password that a broker keeps, for one mechanism."""
 
     salt: bytes
     iterations: Annotated[int, msgspec.Meta(ge=4_096, le=10_000_000)]

@@ -54,7 +54,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """What a client believes, and what it shows; PEM."""
+    """Certificates that a client believes, and the one that it shows; PEM."""
 
     #: The authorities that sign brokers' certificates, as text, so that tasks need no file. None:
     #: those of the machine.

@@ -26,7 +26,7 @@ _SIGNATURE_BYTES: Final = 32
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """What a token is good for: operations on a resource, by name, or prefix with ``*``."""
+    """A part of what a token is good for: operations on a resource, by name, or prefix with ``*``."""
 
     resource: str
     name: str
@@ -34,7 +34,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True):
-    """What a token says. ``grants`` None: all that its owner may do."""
+    """The contents of a token. ``grants`` None: all that its owner may do."""
 
     key_id: int
     owner: str

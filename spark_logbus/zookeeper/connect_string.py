@@ -70,7 +70,7 @@ class ConnectString:
 
     @property
     def digest(self) -> Digest | None:
-        """Whom ZooKeeper is told that this is."""
+        """Returns whom ZooKeeper is told that this is."""
         return None if self.profile is None else self.profile.digest
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -21,6 +21,7 @@ from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.replica_sessions import ReplicaSessions
 from spark_logbus.broker.handlers.replicate import AssignedTo, ReplicateHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.handlers.tokens import TokenHandler
 from spark_logbus.broker.handlers.topics import TopicHandler
 from spark_logbus.broker.handlers.unclean_elections import UncleanElectHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
@@ -36,6 +37,7 @@ from spark_logbus.broker.replica.preferred_leaders import PreferredLeaders
 from spark_logbus.broker.replica.states import Replicas
 from spark_logbus.broker.replica.unclean import UncleanElections
 from spark_logbus.broker.schema_ids import KnownSchemaIds
+from spark_logbus.broker.security.known import SecurityState
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.drained import DrainedBrokers
@@ -48,6 +50,8 @@ from spark_logbus.coordination.subjects import SubjectIds, SubjectReader
 from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.model import TopicPartition
 from spark_logbus.network import Connection
+from spark_logbus.security.identity import NOBODY, Identity
+from spark_logbus.security.tokens import Claims, sign
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from tests.fakes.broker_parts import TOPIC_ID, Logs, held_lease, in_sync_over
 from tests.fakes.executor import InlineExecutor
@@ -61,12 +65,21 @@ class Peer:
     peer: str = "peer"
     handshaken: bool = False
     takes_descriptors: bool = True
+    identity: Identity = NOBODY
+    login: None = None
 
     def handshake_done(self) -> None:
         self.handshaken = True
 
     def as_connection(self) -> Connection:
         return cast(Connection, self)
+
+
+class Signing:
+    """A stand-in for ``SecurityState``, which only signs tokens."""
+
+    def token(self, claims_of: Callable[[int], Claims]) -> bytes:
+        return sign(claims_of(1), b"k" * 32)
 
 
 @dataclass
@@ -229,6 +242,7 @@ def dispatcher_over(
                 clock=clock,
                 executor=executor,
             ),
+            TokenHandler(cast(SecurityState, Signing()), now_us=lambda: 0, max_ms=60_000),
             WriteHandler(
                 publisher,
                 writers=cast(WriterRegistry, writers),

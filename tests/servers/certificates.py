@@ -10,7 +10,7 @@ from spark_logbus.security.certificates import Pair, issue, new_authority
 
 @dataclass(frozen=True)
 class Files:
-    """Where a certificate and its key stand."""
+    """Files of a certificate and its key."""
 
     certificate: Path
     key: Path

@@ -93,3 +93,16 @@ def test_unknown_names_without_a_near_one() -> None:
     refuse_unknown(["a"], ["a", "b"], where="x")
     with pytest.raises(ConfigError, match="'q' in x; known are: a, b"):
         refuse_unknown(["a", "q"], ["b", "a"], where="x")
+
+
+@dataclass(frozen=True)
+class Listing:
+    names: list[str]
+
+
+def test_each_element_of_a_list_is_checked() -> None:
+    assert build(Listing, {"names": ["a", "b"]}, where="[x]") == Listing(["a", "b"])
+    with pytest.raises(ConfigError, match=r"names in \[x\] must be a list, got 'a'"):
+        build(Listing, {"names": "a"}, where="[x]")
+    with pytest.raises(ConfigError, match=r"each of names in \[x\] must be str, got 5"):
+        build(Listing, {"names": ["a", 5]}, where="[x]")

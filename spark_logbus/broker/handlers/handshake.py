@@ -37,9 +37,9 @@ class HandshakeHandler:
                 f"needs {PROTOCOL_VERSION} or newer; upgrade the client."
             )
         connection, data, is_over = context.connection, b"", True
-        if connection.handshaken:
-            raise InvalidRequestError("The handshake of this connection is over.")
         if self._authentication is not None:
+            if connection.handshaken:
+                raise InvalidRequestError("The handshake of this connection is over.")
             data, is_over = self._authentication.answer(connection, request)
         elif request.mechanism:
             raise AuthenticationError(

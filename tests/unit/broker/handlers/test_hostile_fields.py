@@ -44,6 +44,7 @@ from spark_logbus.protocol import (
     FollowedPartition,
     Frame,
     HandshakeRequest,
+    IssueTokenRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     Message,
@@ -66,6 +67,9 @@ from spark_logbus.protocol import (
 )
 from spark_logbus.record import stamp_producer
 from spark_logbus.record.stage_id import stage_id
+from spark_logbus.security.identity import Identity
+from spark_logbus.security.principals import Principal
+from spark_logbus.security.tokens import Grant
 from spark_logbus.zookeeper.nodes import Node
 from tests.builders.hostile_values import NUMBERS, OTHERS, TEXTS
 from tests.builders.record_batches import record_batch
@@ -84,7 +88,7 @@ SHARES = [WriteShare("t", TOPIC_ID, 0, 3)]
 
 # With no field at its default, so that each is in the message.
 REQUESTS: dict[Api, tuple[Message, bytes]] = {
-    Api.HANDSHAKE: (HandshakeRequest("client", "software", PROTOCOL_VERSION + 1), b""),
+    Api.HANDSHAKE: (HandshakeRequest("client", "software", PROTOCOL_VERSION + 1, "TOKEN", b"x"), b""),
     Api.METADATA: (MetadataRequest(["t"], True), b""),
     Api.APPEND: (
         AppendRequest("flushed", 50, [AppendPartition("t", 0, len(DATA))]),
@@ -138,7 +142,9 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
         MoveRequest([PartitionMove("t", each, 6, TOPIC_ID, [6, 5]) for each in (0, 1)], 1 << 20),
         b"",
     ),
+    Api.ISSUE_TOKEN: (IssueTokenRequest([Grant("topic", "t", ("read", "write"))], 60_000), b""),
 }  # fmt: skip
+ANNA = Identity(Principal("user", "anna"))
 
 
 class Topics:
@@ -248,7 +254,8 @@ class World:
         """The response; None where none is wanted. Raises the error that it is."""
         header = msgspec.msgpack.encode(tree)
         frame = Frame(api, PROTOCOL_VERSION, 1, header, memoryview(bytearray(payload)))
-        answer = self._dispatcher.dispatch(Peer(handshaken=True).as_connection(), frame)
+        peer = Peer(handshaken=api is not Api.HANDSHAKE, identity=ANNA)
+        answer = self._dispatcher.dispatch(peer.as_connection(), frame)
         assert not isinstance(answer, NotYet)
         if isinstance(answer, NoResponse):
             return None
