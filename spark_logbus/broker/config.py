@@ -146,8 +146,10 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfig:
-    """Rules about who may connect, and what they may do. All off by default: whoever reaches a port may do
-    everything."""
+    """Rules about who may connect, and what they may do.
+
+    All off by default: whoever reaches a port may do everything.
+    """
 
     #: Take nobody who has not proved who it is: as a user with a password, by a token or a
     #: certificate, or by the operating system over the UNIX socket.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
-    from spark_logbus.client import Cluster
+    from spark_logbus.client import Bootstrap, Cluster
     from spark_logbus.client.schemas.topic import ValueSchemas
     from spark_logbus.datasource.columns import ColumnChoice
     from spark_logbus.datasource.options import SourceOptions
@@ -135,8 +135,8 @@ class InputPlanner:
                 self._slow, self._prefetch = 0, None
                 return planned
         self._give_up()
-        cluster = self._connections.cluster()
-        return MicroBatchInput(self._partitions(cluster, ranges, topic_ids, schemas))
+        admin, bootstrap = self._connections.admin(), self._connections.bootstrap(_topics(ranges))
+        return MicroBatchInput(self._partitions(admin, bootstrap, ranges, topic_ids, schemas))
 
     def _may_prefetch(self) -> bool:
         if self._late is not None and not self._late.done():
@@ -154,7 +154,8 @@ class InputPlanner:
 
     def _partitions(
         self,
-        cluster: Cluster,
+        admin: Admin,
+        bootstrap: Bootstrap,
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str],
         schemas: Mapping[str, ValueSchemas],
@@ -162,8 +163,8 @@ class InputPlanner:
         return plan_input_partitions(
             ranges,
             self._options,
-            Admin(cluster),
-            bootstrap=cluster.for_tasks((each.topic_partition.topic for each in ranges), "read"),
+            admin,
+            bootstrap=bootstrap,
             topic_ids=topic_ids,
             schemas=schemas,
         )
@@ -176,7 +177,8 @@ class InputPlanner:
         schemas: Mapping[str, ValueSchemas],
         given_up: threading.Event,
     ) -> MicroBatchInput:
-        planned = self._partitions(cluster, ranges, topic_ids, schemas)
+        bootstrap = cluster.for_tasks(_topics(ranges), "read")
+        planned = self._partitions(Admin(cluster), bootstrap, ranges, topic_ids, schemas)
         match planned:
             case [RangesPartition() as one]:
                 return MicroBatchInput(planned, self._small(one, cluster, given_up))
@@ -200,3 +202,7 @@ class InputPlanner:
             if size > most or given_up.is_set():
                 return None
         return rows
+
+
+def _topics(ranges: Sequence[OffsetRange]) -> set[str]:
+    return {each.topic_partition.topic for each in ranges}

@@ -26,7 +26,7 @@ _SIGNATURE_BYTES: Final = 32
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """A part of what a token is good for: operations on a resource, by name, or prefix with ``*``."""
+    """A part of what a token is good for: operations on a resource, by name or prefix."""
 
     resource: str
     name: str

@@ -130,7 +130,8 @@ def cluster_address(options: SparkOptions) -> str:
         return zookeeper_address(zookeeper)
     if zookeeper is not None:
         raise InvalidOptionError(
-            "Options profile and zookeeper both say where the cluster is; give one of them."
+            f"Option profile is {profile!r}, but zookeeper says where the cluster is too; give one "
+            "of them."
         )
     try:
         ConnectString.parse(f"{PREFIX}{profile}")

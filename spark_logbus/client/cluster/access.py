@@ -26,7 +26,7 @@ TOKEN_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Means by which a task reaches brokers that encrypt or ask who it is. A value, sent to tasks."""
+    """Means by which a task reaches brokers that encrypt, or ask who it is; sent to tasks."""
 
     tls: ClientTls | None = None
     token: bytes | None = field(default=None, repr=False)

@@ -14,6 +14,7 @@ BATCH = [
     ("zookeeper", " ", "is empty; give a value or leave it out"),
     ("zookeeper", "localhost:2181:1", "'localhost:2181:1' is not a server; use .host:port,"),
     ("zookeeper", "localhost:2181/a b", "has the unusable part 'a b'"),
+    ("profile", "prod", "is 'prod', but zookeeper says where the cluster is too"),
     ("subscribe", "t,,u", "expected topic names with commas between them, got 't,,u'"),
     ("subscribe", "t/u", "'t/u' cannot name a topic"),
     ("subscribe", "t;u", "'t;u' cannot name a topic"),

@@ -135,7 +135,7 @@ class World:
     def progress(self) -> GroupCommitter | None:
         return cast(GroupCommitter, self) if self.has_group else None
 
-    def bootstrap(self) -> Bootstrap:
+    def bootstrap(self, topics: Iterable[str]) -> Bootstrap:
         return Bootstrap.of("h:1")
 
     def registry(self) -> SchemaRegistry:

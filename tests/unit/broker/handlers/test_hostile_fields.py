@@ -88,7 +88,10 @@ SHARES = [WriteShare("t", TOPIC_ID, 0, 3)]
 
 # With no field at its default, so that each is in the message.
 REQUESTS: dict[Api, tuple[Message, bytes]] = {
-    Api.HANDSHAKE: (HandshakeRequest("client", "software", PROTOCOL_VERSION + 1, "TOKEN", b"x"), b""),
+    Api.HANDSHAKE: (
+        HandshakeRequest("client", "software", PROTOCOL_VERSION + 1, "TOKEN", b"x"),
+        b"",
+    ),
     Api.METADATA: (MetadataRequest(["t"], True), b""),
     Api.APPEND: (
         AppendRequest("flushed", 50, [AppendPartition("t", 0, len(DATA))]),
