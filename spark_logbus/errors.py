@@ -374,6 +374,14 @@ class WrongAddressError(ZooKeeperAddressError):
     retriable = False
 
 
+class ZooKeeperAccessError(CoordinationError):
+    """ZooKeeper, or a gateway in its place, refused a login, or does not let its user do that."""
+
+    code = 88
+    fault: ClassVar[Fault] = "caller"
+    retriable = False
+
+
 class BrokerIdInUseError(CoordinationError):
     """Another live broker is registered under the same id."""
 
