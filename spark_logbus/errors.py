@@ -444,6 +444,14 @@ class AuthenticationError(LogbusError):
     fault: ClassVar[Fault] = "caller"
 
 
+class LoginExpiredError(AuthenticationError):
+    """The token that a connection began with has expired; nothing was done. Another connection may
+    begin with a newer one."""
+
+    code = 85
+    retriable = True
+
+
 class NotAuthorizedError(LogbusError):
     """A principal may not do what it asked for; nothing was done."""
 
