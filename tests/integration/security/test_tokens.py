@@ -211,8 +211,8 @@ def expiry(bootstrap: Bootstrap) -> int:
     return bootstrap.access.token.expires_us
 
 
-def values(cluster: Cluster) -> list[bytes]:
+def values(cluster: Cluster) -> list[bytes | None]:
     """Returns the first value of t."""
-    read = RangeReader(cluster, OffsetRange(TopicPartition("t", 0), 0, 1))
-    found = [each.arrow_batch.column("value").to_pylist() for each in read]
-    return found[0][:1]
+    [fetched, *_] = RangeReader(cluster, OffsetRange(TopicPartition("t", 0), 0, 1))
+    found: list[bytes | None] = fetched.arrow_batch.column("value").to_pylist()
+    return found[:1]
