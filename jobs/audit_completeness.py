@@ -30,7 +30,7 @@ from spark_logbus.mirror import mirror_places
 from spark_logbus.model import check_name
 from spark_logbus.programs import run_program
 from spark_logbus.times import parse_duration_us, parse_past_us, show_moment
-from spark_logbus.zookeeper import default_connect
+from spark_logbus.zookeeper import add_cluster_options, default_connect
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -41,7 +41,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "2: wrong usage, 3: not yet known.",
     )
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--zookeeper", default=default_connect())
+    add_cluster_options(parser, default=default_connect())
     parser.add_argument(
         "--since", default="1d", type=_moment, help="a time, 2026-01-31T12:00Z, or how long ago"
     )
@@ -49,7 +49,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--window", type=_duration, help="a multiple of the counters' own: 1h")
     parser.add_argument("--warehouse", help="directory of loads, local or hdfs://...")
     add_lake_options(parser.add_argument_group("a table of a lake that loads write to"))
-    parser.add_argument("--mirror", help="ZooKeeper of the cluster with the topic's mirror")
+    parser.add_argument("--mirror", help="cluster with the topic's mirror; profile:NAME is one")
     parser.add_argument("--audit-topic", default=AUDIT_TOPIC)
     parser.add_argument(
         "--wait", default="90s", type=_duration, help="at most so long for counts that decide"

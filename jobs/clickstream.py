@@ -49,7 +49,7 @@ from spark_logbus.errors import ConfigError, LogbusError, UnknownTopicError
 from spark_logbus.model import check_name
 from spark_logbus.programs import run_program
 from spark_logbus.times import parse_duration_us
-from spark_logbus.zookeeper import default_connect
+from spark_logbus.zookeeper import add_cluster_options, default_connect
 
 COUNTS = "counts"
 CLICK_THROUGH = "click-through"
@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser.add_argument("--config", default=None, help="a TOML file with these options as keys")
     add("checkpoint", "directory of the queries' progress and state; needed")
-    add("zookeeper", f"the cluster (default: {default_connect()})")
+    add_cluster_options(parser)
     add("views", "topic of page views")
     add("clicks", "topic of clicks")
     add("counts_topic", "topic for the counts per page and window")

@@ -42,7 +42,7 @@ from spark_logbus.load.small_files import DEFAULT_FILES
 from spark_logbus.model import check_name
 from spark_logbus.plurals import plural
 from spark_logbus.programs import run_program
-from spark_logbus.zookeeper import default_connect
+from spark_logbus.zookeeper import add_cluster_options, default_connect
 
 
 def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
@@ -55,7 +55,7 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
     )
     parser.add_argument("--topic", required=True)
     add_target_options(parser, warehouse="directory, local or hdfs://...")
-    parser.add_argument("--zookeeper", default=default_connect())
+    add_cluster_options(parser, default=default_connect())
     parser.add_argument(
         "--hive-table",
         metavar="DB.TABLE",

@@ -41,7 +41,7 @@ from spark_logbus.load.errors import UsageError
 from spark_logbus.model import check_name
 from spark_logbus.plurals import plural
 from spark_logbus.programs import run_program
-from spark_logbus.zookeeper import default_connect
+from spark_logbus.zookeeper import add_cluster_options, default_connect
 
 _TABLE = "reprocess"
 _SHOWN_FILES = 10
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--topic")
     add_target_options(parser, warehouse="directory that the loads were given")
-    parser.add_argument("--zookeeper", help=f"the cluster (default: {default_connect()})")
+    add_cluster_options(parser)
     parser.add_argument(
         "--hive-table", metavar="DB.TABLE", help="the table over the files, which is told"
     )

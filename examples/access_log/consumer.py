@@ -15,6 +15,7 @@ from collections import Counter
 
 from spark_logbus.client import Cluster, Consumer, ConsumerConfig, ConsumerRecord
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import add_cluster_options
 
 Counts = Counter[tuple[str, int]]  # of requests, by path and status
 
@@ -43,7 +44,7 @@ def tell(what: str, partitions: list[TopicPartition]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("topic")
-    parser.add_argument("--zookeeper", help="default: $LOGBUS_ZOOKEEPER, or this machine's")
+    add_cluster_options(parser, default=None)
     parser.add_argument("--group", default="access-counts")
     parser.add_argument("--every-s", type=float, default=10.0, help="between two tables")
     options = parser.parse_args()

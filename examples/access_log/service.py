@@ -20,6 +20,7 @@ from werkzeug.serving import make_server
 from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig, RecordFuture
 from spark_logbus.errors import DeliveryFailedError, LogbusError, RequestTimeoutError
 from spark_logbus.model import Acks
+from spark_logbus.zookeeper import add_cluster_options
 
 PRODUCTS = {1: "anchor", 2: "buoy", 3: "compass"}
 
@@ -112,7 +113,7 @@ def serve(app: Flask, host: str, port: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("topic")
-    parser.add_argument("--zookeeper", help="default: $LOGBUS_ZOOKEEPER, or this machine's")
+    add_cluster_options(parser, default=None)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0: any free one")
     parser.add_argument("--buffer-bytes", type=int, default=16 << 20, help="for unsent records")

@@ -18,6 +18,7 @@ from typing import Any
 
 from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.errors import LogbusError
+from spark_logbus.zookeeper import add_cluster_options
 
 SCHEMAS = Path(__file__).parents[2] / "conf" / "clickstream"
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -132,7 +133,7 @@ def main() -> int:
         "--start", type=datetime.fromisoformat, default=START, help="the first view, in ISO 8601"
     )
     parser.add_argument("--partitions", type=int, default=2, help="of topics that are created")
-    parser.add_argument("--zookeeper", help="default: $LOGBUS_ZOOKEEPER, or this machine's")
+    add_cluster_options(parser, default=None)
     options = parser.parse_args()
     start = options.start if options.start.tzinfo else options.start.replace(tzinfo=UTC)
     events = make_events(options.views, seed=options.seed, start=start)

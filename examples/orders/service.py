@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 
 from spark_logbus.client import Admin, AsyncProducer, Cluster, ProducerConfig
 from spark_logbus.errors import LogbusError
+from spark_logbus.zookeeper import add_cluster_options
 
 # A request must not wait as long as a program that has time, whose defaults are minutes.
 CONFIG = ProducerConfig(linger_ms=1, max_block_ms=1_000, delivery_timeout_ms=5_000)
@@ -73,7 +74,7 @@ def create_app(topic: str, zookeeper: str | None = None) -> FastAPI:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("topic")
-    parser.add_argument("--zookeeper", help="default: $LOGBUS_ZOOKEEPER, or this machine's")
+    add_cluster_options(parser, default=None)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8001, help="0: any free one")
     options = parser.parse_args()

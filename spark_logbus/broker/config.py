@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +159,8 @@ class SecurityConfig:
     #: Principals whom no rule binds, such as ``["user:admin"]``. Whoever runs the broker is one,
     #: over its UNIX socket.
     super_principals: list[str] = field(default_factory=list)
-    #: So long a token is good that Spark's driver hands to its tasks: for a batch job, from when it
-    #: was planned to its last task. Whoever steals one may use it for as long, for the topics of
-    #: the job, until its owner may not any more.
-    token_max_ms: int = _DAY_MS // 2
+    #: The longest time for which a token is given.
+    token_max_ms: int = _DAY_MS
 
     def __post_init__(self) -> None:
         require(
@@ -283,7 +281,8 @@ _TABLES: dict[str, type[Any]] = {
 
 
 def load_broker_config(path: Path) -> BrokerConfig:
-    """Read a TOML file: [broker], and a table for each of ``_TABLES`` (see conf/broker.toml)."""
+    """Read a TOML file: [broker], and a table for each of ``_TABLES`` (see conf/broker.toml). Files
+    in [tls] are looked for beside it."""
     tables = load_toml(path, ("broker", *_TABLES))
     broker = tables.get("broker", {})
     for key in _TABLES:
@@ -292,4 +291,12 @@ def load_broker_config(path: Path) -> BrokerConfig:
         key: build(kind, tables.get(key, {}), where=f"[{key}] of {path}")
         for key, kind in _TABLES.items()
     }
+    parts["tls"] = _beside(parts["tls"], path.absolute().parent)
     return build(BrokerConfig, {**broker, **parts}, where=f"[broker] of {path}")
+
+
+def _beside(tls: TlsConfig, directory: Path) -> TlsConfig:
+    paths = {key: getattr(tls, key) for key in ("certificate", "key", "client_ca")}
+    return replace(
+        tls, **{key: directory / path for key, path in paths.items() if path is not None}
+    )

@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from spark_logbus import __version__
+from spark_logbus.cli.options import use_profile, with_profile_first
 from spark_logbus.cli.output import console
 from spark_logbus.errors import LogbusError
 from spark_logbus.programs import ending_without_reader, print_by_line
@@ -51,6 +52,8 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "users": Verb("admin", "Add, list and remove users who may log in.", is_group=True),
     "acls": Verb("admin", "Add, list and remove access rules.", is_group=True),
+    "security": Verb("admin", "Make the certificates and profiles of a cluster.", is_group=True),
+    "profiles": Verb("admin", "List the profiles of this machine, and check one.", is_group=True),
     "produce": Verb("data", "Publish one record for each line."),
     "consume": Verb("data", "Print the records of topics."),
     "audit": Verb("admin", "Compare what was counted of a topic with what is there."),
@@ -68,6 +71,9 @@ class _Verbs(TyperGroup):
         super().__init__(**settings)
         self.commands = {name: TyperCommand(name, help=verb.help) for name, verb in VERBS.items()}
         self._loaded: dict[str, Any] = {}
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_profile_first(args))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in VERBS and cmd_name not in self._loaded:
@@ -121,6 +127,17 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            callback=use_profile,
+            is_eager=True,
+            help="The cluster, and as whom to log in there: a profile (logbus profiles list).",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print it."),
@@ -135,7 +152,7 @@ def _options(
       seq 1000 | logbus produce events
       logbus consume events -n 10
     """
-    del version  # printed by its callback
+    del profile, version  # dealt with by their callbacks
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(message)s",

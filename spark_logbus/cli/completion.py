@@ -7,7 +7,6 @@ error is told.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,7 +43,7 @@ def _completed(ctx: Any, incomplete: str, names: Callable[[Session], list[str]])
     from spark_logbus.zookeeper import Session, default_connect
 
     logging.disable()
-    connect = ctx.params.get("zookeeper") or os.environ.get("LOGBUS_ZOOKEEPER") or default_connect()
+    connect = ctx.params.get("zookeeper") or default_connect()
     try:
         with Session(
             connect,

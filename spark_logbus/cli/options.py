@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -19,12 +20,54 @@ if TYPE_CHECKING:
 Choice = TypeVar("Choice", bound=enum.Enum)
 
 DEFAULT_ZOOKEEPER = "localhost:2181/logbus"
+_PROFILE: Final = "--profile"
+
+
+def with_profile_first(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with ``--profile NAME`` before the verb, wherever it stood."""
+    first: list[str] = []
+    others = list(arguments)
+    end = others.index("--") if "--" in others else len(others)
+    for number in reversed(range(end)):
+        if others[number] == _PROFILE and number + 1 < end:
+            first = [_PROFILE, others[number + 1], *first]
+            del others[number : number + 2]
+            end -= 2
+        elif others[number].startswith(f"{_PROFILE}="):
+            first = [others.pop(number), *first]
+            end -= 1
+    return [*first, *others]
+
+
+def use_profile(ctx: Any, name: str | None) -> str | None:
+    """Makes a profile the one that is used where no address is given, by processes that this one
+    starts, too."""
+    if name is not None:
+        os.environ["LOGBUS_PROFILE"] = name
+    return name
+
+
+def _address(ctx: Any, given: str) -> str:
+    """The cluster: as given on the command line, else the profile, else the environment's."""
+    from spark_logbus.zookeeper.connect_string import default_connect
+
+    is_given = ctx.get_parameter_source("zookeeper").name == "COMMANDLINE"
+    if not is_given:
+        return default_connect() if os.environ.get("LOGBUS_PROFILE") else given
+    if ctx.find_root().params.get("profile") is not None and not ctx.resilient_parsing:
+        raise ConfigError(
+            f"{_PROFILE} and --zookeeper both say where the cluster is; give one of them."
+        )
+    return given
+
+
 ZooKeeper = Annotated[
     str,
     typer.Option(
         "--zookeeper",
         "-z",
         envvar="LOGBUS_ZOOKEEPER",
+        callback=_address,
         help="ZooKeeper's address and chroot.",
         metavar="HOST:PORT/PATH",
     ),

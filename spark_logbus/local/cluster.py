@@ -19,6 +19,7 @@ from typing import Any, Self
 from spark_logbus.errors import ConfigError, EmbeddedServerError
 from spark_logbus.local.child_server import ChildServer
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
+from spark_logbus.security.profiles import PREFIX
 
 __all__ = ["BrokerProcess", "EmbeddedCluster"]
 
@@ -78,8 +79,9 @@ class EmbeddedCluster:
 
     ``settings`` are tables of broker configuration (see conf/broker.toml) that all brokers get.
     ZooKeeper's port is ``zookeeper_port``, else that of the last run in ``directory``; at the first
-    run it is ``preferred_zookeeper_port`` if that is free, else any. The brokers die with this
-    process, however it ends. Use from one thread at a time.
+    run it is ``preferred_zookeeper_port`` if that is free, else any. With a ``profile``, brokers
+    reach ZooKeeper by that. The brokers die with this process, however it ends. Use from one thread
+    at a time.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class EmbeddedCluster:
         zookeeper_port: int = 0,
         preferred_zookeeper_port: int | None = None,
         settings: Settings | None = None,
+        profile: str | None = None,
     ) -> None:
         if brokers < 1:
             raise ConfigError(f"A cluster needs at least one broker, got {brokers}.")
@@ -101,6 +104,7 @@ class EmbeddedCluster:
         )
         self._count = brokers
         self._settings = settings or {}
+        self._profile = profile
         self.brokers: list[BrokerProcess] = []
 
     @property
@@ -121,7 +125,9 @@ class EmbeddedCluster:
                 BrokerProcess(
                     number,
                     self._directory / f"broker-{number}",
-                    zookeeper=self.zookeeper,
+                    zookeeper=self.zookeeper
+                    if self._profile is None
+                    else f"{PREFIX}{self._profile}",
                     settings=self._settings,
                 )
                 for number in range(1, self._count + 1)
@@ -162,5 +168,7 @@ def _toml_value(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
     # TOML's basic strings are JSON's, but for one control character that JSON leaves as it is.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -289,3 +289,11 @@ def _ask(port: int, word: bytes, timeout_s: float = _ANSWER_TIMEOUT_S) -> str:
     except OSError:
         return ""
     return answer.decode("utf-8", errors="replace")
+
+
+def free_port(preferred: int) -> int:
+    """Returns a port of this machine on which nothing listens: that one, if it can be."""
+    for port in [preferred, *random_ports()]:
+        if _is_free(port):
+            return port
+    raise EmbeddedServerError(f"None of {TRIES} ports is free, nor {preferred}.")

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from spark_logbus.errors import AuthenticationError
+from spark_logbus.errors import AuthenticationError, ConfigError
 
 # A clock that is a little behind takes new certificates all the same.
 _BACKDATED = datetime.timedelta(minutes=10)
@@ -119,3 +119,30 @@ def common_name(der: bytes) -> str:
             "characters, which is its principal."
         )
     return names[0]
+
+
+def common_name_of(pem: str) -> str:
+    """Returns the common name of a certificate, the first in the text. Raises ConfigError."""
+    names = _loaded(pem).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
+
+
+def hosts_of(pem: str) -> list[str]:
+    """Returns the names and addresses that a certificate is good for. Raises ConfigError."""
+    try:
+        found = _loaded(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    return [str(each.value) for each in found.value]
+
+
+def expires(pem: str) -> datetime.datetime:
+    """Returns when a certificate ends to be good. Raises ConfigError."""
+    return _loaded(pem).not_valid_after_utc
+
+
+def _loaded(pem: str) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem.encode())
+    except ValueError as error:
+        raise ConfigError("The text holds no certificate (PEM) that can be read.") from error

@@ -17,7 +17,7 @@ from typing import Any, Final
 from spark_logbus.config import build, load_toml
 from spark_logbus.errors import ConfigError
 from spark_logbus.security.logins import PasswordLogin
-from spark_logbus.security.tls import ClientFiles, ClientTls
+from spark_logbus.security.tls import ClientTls
 
 #: What an address begins with that names a profile.
 PREFIX: Final = "profile:"
@@ -25,13 +25,12 @@ PREFIX: Final = "profile:"
 FILE_VARIABLE: Final = "LOGBUS_PROFILES"
 NAME_VARIABLE: Final = "LOGBUS_PROFILE"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_DIGEST_USER: Final = re.compile(r"[!-9;-~]{1,100}")
 _SECRET: Final = re.compile(r"pass|secret|token", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
-    """The keys of a profile."""
+class ProfileSettings:
+    """The keys of a profile, as they stand in the file; none is a secret."""
 
     zookeeper: str | None = None
     tls_ca: Path | None = None
@@ -44,10 +43,6 @@ class _Settings:
     zookeeper_user: str | None = None
     zookeeper_password_file: Path | None = None
     zookeeper_password_env: str | None = None
-    zookeeper_tls: bool | None = None
-    zookeeper_tls_ca: Path | None = None
-    zookeeper_tls_certificate: Path | None = None
-    zookeeper_tls_key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +51,6 @@ class Digest:
 
     user: str
     password: str = field(repr=False)
-
-    def __post_init__(self) -> None:
-        # ZooKeeper takes the first colon for the end of the name, and reads the rest as Java's
-        # locale has it: of other letters it could make another user, to whom no node would belong.
-        if not _DIGEST_USER.fullmatch(self.user):
-            raise ConfigError(
-                f"The user of ZooKeeper is {self.user!r}; use ASCII letters, digits and signs, "
-                "without a colon or spaces."
-            )
-        if not (self.password and self.password.isascii() and self.password.isprintable()):
-            raise ConfigError(
-                f"The password of ZooKeeper's user {self.user!r} is empty, or has other than "
-                "printable ASCII characters; choose another one."
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +65,6 @@ class Profile:
     login: PasswordLogin | None
     #: Whom ZooKeeper is told that this is.
     digest: Digest | None
-    #: What ZooKeeper's servers have to prove; None: connections to them are not encrypted.
-    zookeeper_tls: ClientFiles | None = None
 
 
 def named_in(address: str) -> str | None:
@@ -99,19 +78,59 @@ def profiles_file() -> Path:
     return Path(given) if given else Path.home() / ".config" / "logbus" / "profiles.toml"
 
 
+def use_profiles_beside(file: Path) -> None:
+    """Has profiles looked for beside ``file``, if they are there and the environment names no
+    others."""
+    beside = file.absolute().parent / "profiles.toml"
+    if not os.environ.get(FILE_VARIABLE) and beside.is_file():
+        os.environ[FILE_VARIABLE] = str(beside)
+
+
 def load_profile(name: str) -> Profile:
     """Reads a profile, and the password that it points to. Raises ConfigError."""
     path = profiles_file()
+    check_profile_name(name)
+    return _profile(name, _settings_in(_tables_in(path), name, path), path.parent)
+
+
+def check_profile_name(name: str) -> None:
+    """Raises ConfigError for what no profile is called."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no name of a profile; use letters, digits, _ and -.")
+
+
+def stored_profiles() -> dict[str, ProfileSettings | ConfigError]:
+    """Returns what the file says of each profile, or why that cannot be used. Passwords are not
+    read. Raises ConfigError for a file that cannot be read as a whole."""
+    path = profiles_file()
+    tables = _tables_in(path)
+    found: dict[str, ProfileSettings | ConfigError] = {}
+    for name in tables:
+        try:
+            check_profile_name(name)
+            found[name] = _settings_in(tables, name, path)
+        except ConfigError as error:
+            found[name] = error
+    return found
+
+
+def _tables_in(path: Path) -> dict[str, dict[str, Any]]:
     _require_private(path)
-    tables = load_toml(path, None)
+    return load_toml(path, None)
+
+
+def _settings_in(tables: dict[str, dict[str, Any]], name: str, path: Path) -> ProfileSettings:
     if name not in tables:
         known = ", ".join(sorted(tables)) or "none"
         raise ConfigError(f"There is no profile {name!r} in {path}; there are: {known}.")
     _refuse_secrets(tables[name], name, path)
-    settings = build(_Settings, tables[name], where=f"[{name}] of {path}")
-    return _profile(name, settings, path.parent)
+    settings = build(ProfileSettings, tables[name], where=f"[{name}] of {path}")
+    if settings.zookeeper is not None and named_in(settings.zookeeper.strip()) is not None:
+        raise ConfigError(
+            f"zookeeper in [{name}] of {path} is {settings.zookeeper!r}, another profile; give "
+            "the servers."
+        )
+    return settings
 
 
 def _require_private(path: Path) -> None:
@@ -135,7 +154,7 @@ def _refuse_secrets(table: Mapping[str, Any], name: str, path: Path) -> None:
             )
 
 
-def _profile(name: str, settings: _Settings, directory: Path) -> Profile:
+def _profile(name: str, settings: ProfileSettings, directory: Path) -> Profile:
     where = f"The profile {name!r}"
     password = _secret(settings.password_file, settings.password_env, directory, where)
     if (settings.user is None) != (password is None):
@@ -158,20 +177,10 @@ def _profile(name: str, settings: _Settings, directory: Path) -> Profile:
         digest=None
         if settings.zookeeper_user is None or of_zookeeper is None
         else Digest(user=settings.zookeeper_user, password=of_zookeeper),
-        zookeeper_tls=_tls_of_zookeeper(settings, directory),
     )
 
 
-def _tls_of_zookeeper(settings: _Settings, directory: Path) -> ClientFiles | None:
-    given = (settings.zookeeper_tls_ca, settings.zookeeper_tls_certificate,
-             settings.zookeeper_tls_key)  # fmt: skip
-    ca, certificate, key = (None if each is None else directory / each for each in given)
-    if not (any(given) if settings.zookeeper_tls is None else settings.zookeeper_tls):
-        return None
-    return ClientFiles(ca=ca, certificate=certificate, key=key)
-
-
-def _tls(settings: _Settings, directory: Path, where: str) -> ClientTls | None:
+def _tls(settings: ProfileSettings, directory: Path, where: str) -> ClientTls | None:
     files = (settings.tls_ca, settings.tls_certificate, settings.tls_key)
     ca, certificate, key = (None if each is None else directory / each for each in files)
     if not (any(files) if settings.tls is None else settings.tls):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         ConnectString,
         default_connect,
     )
+    from spark_logbus.zookeeper.program_options import add_cluster_options
     from spark_logbus.zookeeper.session import Session
     from spark_logbus.zookeeper.states import SessionState
     from spark_logbus.zookeeper.unreadable import CorruptNodeError
@@ -18,6 +19,7 @@ else:
         __name__,
         {
             "connect_string": "ENVIRONMENT_VARIABLE ConnectString default_connect",
+            "program_options": "add_cluster_options",
             "session": "Session",
             "states": "SessionState",
             "unreadable": "CorruptNodeError",
@@ -30,5 +32,6 @@ __all__ = [
     "CorruptNodeError",
     "Session",
     "SessionState",
+    "add_cluster_options",
     "default_connect",
 ]

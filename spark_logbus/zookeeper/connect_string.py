@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.security import profiles
-from spark_logbus.security.profiles import Profile
+from spark_logbus.security.profiles import Digest, Profile
 
 DEFAULT_CHROOT = "/logbus"
 DEFAULT_PORT = 2181  # ZooKeeper's own
@@ -43,7 +43,7 @@ class ConnectString:
             )
         if (name := profiles.named_in(connect.strip())) is not None:
             profile = profiles.load_profile(name)
-            return replace(cls.parse(profile.zookeeper or _unnamed_connect()), profile=profile)
+            return replace(cls.parse(_servers_of(profile)), profile=profile)
         servers, slash, chroot = connect.strip().partition("/")
         for server in servers.split(","):
             match = _SERVER.fullmatch(server.strip())
@@ -68,6 +68,11 @@ class ConnectString:
         """True for the servers and chroot that are used when none were given."""
         return str(self) == DEFAULT_CONNECT
 
+    @property
+    def digest(self) -> Digest | None:
+        """Returns whom ZooKeeper is told that this is."""
+        return None if self.profile is None else self.profile.digest
+
     def __str__(self) -> str:
         if self.profile is not None:
             return f"{profiles.PREFIX}{self.profile.name}"
@@ -83,3 +88,15 @@ def default_connect() -> str:
 
 def _unnamed_connect() -> str:
     return os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_CONNECT
+
+
+def _servers_of(profile: Profile) -> str:
+    """Returns what a profile says of ZooKeeper, else the environment. Raises ConfigError where that
+    names a profile once more."""
+    connect = profile.zookeeper or _unnamed_connect()
+    if profiles.named_in(connect.strip()) is not None:
+        raise ConfigError(
+            f"The profile {profile.name!r} does not say where ZooKeeper is, and "
+            f"{ENVIRONMENT_VARIABLE} is {connect!r}; give the profile the key zookeeper."
+        )
+    return connect

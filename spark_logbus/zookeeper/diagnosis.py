@@ -12,15 +12,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
-
-from spark_logbus.security.tls import CurrentContext
-from spark_logbus.zookeeper.access import encrypted
 
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 1.0
@@ -50,12 +46,9 @@ class Diagnosis:
     """Looks at all ``servers`` (``host:port,host:port``) again and again while it is open; a
     context manager. ``found`` is called, on threads of its own, after every look. Thread-safe."""
 
-    def __init__(
-        self, servers: str, found: Callable[[], None], contexts: CurrentContext | None = None
-    ) -> None:
+    def __init__(self, servers: str, found: Callable[[], None]) -> None:
         self._servers = servers.split(",")
         self._found = found
-        self._contexts = contexts
         self._closed = threading.Event()
         self._findings: dict[str, ServerFault] = {}
 
@@ -86,14 +79,14 @@ class Diagnosis:
 
     def _look_on(self, server: str) -> None:
         while not self._closed.is_set():
-            self._findings[server] = look_at(server, self._contexts)
+            self._findings[server] = look_at(server)
             self._found()
             self._closed.wait(_AGAIN_S)
 
 
-def look_at(server: str, contexts: CurrentContext | None = None) -> ServerFault:
-    """Find the obstacle to a session with ``server``, encrypted if there are ``contexts``; takes
-    some seconds, and the time that the system needs to look up a name."""
+def look_at(server: str) -> ServerFault:
+    """Find the obstacle to a session with ``server``; takes some seconds, and the time that the
+    system needs to look up a name."""
     host, port = _split(server)
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -101,7 +94,7 @@ def look_at(server: str, contexts: CurrentContext | None = None) -> ServerFault:
         return ServerFault(_unknown_host(host, error), there=False)
     finding = ServerFault(f"host {host} has no address", there=False)
     for family, kind, protocol, _, address in addresses:
-        finding = _ask(server, family, kind, protocol, address, contexts)
+        finding = _ask(server, family, kind, protocol, address)
         if finding.there:
             break
     return finding
@@ -120,14 +113,7 @@ def _unknown_host(host: str, error: OSError | UnicodeError) -> str:
     return f"there is no host {host}"
 
 
-def _ask(
-    server: str,
-    family: int,
-    kind: int,
-    protocol: int,
-    address: Any,
-    contexts: CurrentContext | None,
-) -> ServerFault:
+def _ask(server: str, family: int, kind: int, protocol: int, address: Any) -> ServerFault:
     with socket.socket(family, kind, protocol) as connection:
         connection.settimeout(_CONNECT_TIMEOUT_S)
         try:
@@ -142,8 +128,6 @@ def _ask(
             there = error.errno in (errno.EMFILE, errno.ENFILE)
             return ServerFault(f"{server} cannot be reached ({reason})", there=there)
         connection.settimeout(_ANSWER_TIMEOUT_S)
-        if contexts is not None:
-            return _ask_encrypted(server, connection, contexts)
         try:
             connection.sendall(b"srvr")
             answer = _receive(connection)
@@ -153,30 +137,6 @@ def _ask(
         except OSError:
             answer = b""
     return _judge(server, answer)
-
-
-def _ask_encrypted(server: str, connection: socket.socket, contexts: CurrentContext) -> ServerFault:
-    """Finds what is wrong with a server's TLS. One whose TLS is as it has to be is not asked more:
-    it is ZooKeeper, or a gateway to it."""
-    try:
-        encrypted(connection, contexts, _split(server)[0]).close()
-    except ssl.SSLCertVerificationError as error:
-        reason = error.verify_message.rstrip(".")
-        return ServerFault(f"{server} does not prove that it is that server ({reason})", False)
-    except TimeoutError:
-        return ServerFault(f"{server} takes connections and does not encrypt them", there=True)
-    except ssl.SSLError as error:
-        reason = (error.reason or str(error)).lower().replace("_", " ")
-        return ServerFault(f"{server} does not encrypt connections as asked ({reason})", there=True)
-    except OSError as error:
-        return ServerFault(
-            f"{server} does not encrypt connections as asked ({error.strerror or error})",
-            there=True,
-        )
-    return ServerFault(
-        f"{server} encrypts connections, and gives no session; does it ask for a certificate?",
-        there=True,
-    )
 
 
 def _receive(connection: socket.socket) -> bytes | None:

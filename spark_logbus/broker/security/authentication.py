@@ -58,10 +58,6 @@ class Authentication:
         if not mechanism and connection.login is None:
             connection.identity = self._without_mechanism(connection)
             return b"", True
-        if mechanism == tokens.MECHANISM and connection.login is None:
-            # Nobody guesses a signature, so many tasks with one that has expired lock nobody out.
-            connection.identity = self._of_token(connection, request.data)
-            return b"", True
         self._require_attempts(connection.address)
         try:
             return self._with_mechanism(connection, mechanism, request.data)
@@ -85,6 +81,11 @@ class Authentication:
     def _with_mechanism(
         self, connection: Connection, mechanism: str, data: bytes
     ) -> tuple[bytes, bool]:
+        if mechanism == tokens.MECHANISM:
+            principal, scope = tokens.verify(data, self._state.keys, now_us=self._now_us())
+            self._require_user(principal)
+            connection.identity = Identity(principal, scope)
+            return b"", True
         exchange = connection.login
         if exchange is None:
             if mechanism not in scram.MECHANISMS:
@@ -102,16 +103,6 @@ class Authentication:
             connection.identity = Identity(Principal("user", exchange.user))
             self._require_user(connection.identity.principal)
         return answer, is_done
-
-    def _of_token(self, connection: Connection, token: bytes) -> Identity:
-        try:
-            principal, scope = tokens.verify(token, self._state.keys, now_us=self._now_us())
-            self._require_user(principal)
-        except LogbusError as error:
-            self._audit.login_failed(connection.peer, "", tokens.MECHANISM, error)
-            raise
-        # Brokers prove who they are when they connect, by a token for that moment.
-        return Identity(principal, None if principal.kind == "broker" else scope)
 
     def _require_user(self, principal: Principal) -> None:
         if self._state.is_gone(principal):

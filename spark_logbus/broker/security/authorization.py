@@ -6,12 +6,7 @@ from collections.abc import Callable, Iterable
 
 from spark_logbus.broker.security.audit_log import AuditLog
 from spark_logbus.broker.security.known import SecurityState
-from spark_logbus.errors import (
-    AuthenticationError,
-    LogbusError,
-    LoginExpiredError,
-    NotAuthorizedError,
-)
+from spark_logbus.errors import AuthenticationError, LogbusError, NotAuthorizedError
 from spark_logbus.network import Connection, Response
 from spark_logbus.protocol import APIS, Api, Message, Need, encode_error
 from spark_logbus.security.acls import Operation, Resource
@@ -50,11 +45,6 @@ class Authorization:
         refused = self._refused(identity, asked)
         if refused is not None:
             self._audit.denied(identity, connection.peer, api.name, refused)
-            if self._refused(Identity(identity.principal), asked) is None:
-                raise NotAuthorizedError(
-                    f"A token of {identity.principal} is not good to {refused}: the job that it "
-                    "was given to did not say that it would."
-                )
             raise NotAuthorizedError(
                 f"{identity.principal} may not {refused}. Ask an administrator of the cluster for "
                 "it (logbus acls add)."
@@ -78,8 +68,6 @@ class Authorization:
             try:
                 self.check(connection, api, request)
             except LogbusError as error:
-                if isinstance(error, AuthenticationError):
-                    connection.end_when_answered()
                 return Response(encode_error(error))
             return None
 
@@ -96,7 +84,7 @@ class Authorization:
         if self._state.is_gone(identity.principal):
             raise AuthenticationError(f"{identity.principal} is no user of this cluster any more.")
         if identity.scope is not None and self._now_us() >= identity.scope.expires_us:
-            raise LoginExpiredError("The token that this connection began with has expired.")
+            raise AuthenticationError("The token that this connection has shown has expired.")
 
     def _refused(self, identity: Identity, needs: Iterable[Need] | None) -> str | None:
         """Returns what of that is refused, in words; None if nothing is."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from spark_logbus.coordination.security.access_rules import RuleRegistry
 from spark_logbus.coordination.security.payloads import TokenKeysPayload, UserPayload
@@ -18,9 +17,6 @@ from spark_logbus.security.tokens import Claims, sign
 from spark_logbus.zookeeper.session import Session
 
 logger = logging.getLogger(__name__)
-
-# A key that is younger signs nothing yet, as some brokers may not have heard of it.
-_SETTLED_US: Final = 600 * 1_000_000
 
 
 class SecurityState:
@@ -67,10 +63,9 @@ class SecurityState:
         return {number: each.key for number, each in self._keys.keys.items()}
 
     def token(self, claims_of: Callable[[int], Claims]) -> bytes:
-        """Signs what ``claims_of`` makes of the id of the newest key that all brokers know."""
-        keys, settled_us = self._keys.keys, self._stamp_us() - _SETTLED_US
-        newest = max((each for each in keys if keys[each].made_us < settled_us), default=min(keys))
-        return sign(claims_of(newest), keys[newest].key)
+        """Signs what ``claims_of`` makes of the newest key's id."""
+        newest = max(self._keys.keys)
+        return sign(claims_of(newest), self._keys.keys[newest].key)
 
     def is_gone(self, principal: Principal) -> bool:
         """Tells if that was a user who is no more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -30,11 +31,23 @@ PasswordFile = Annotated[
         show_default=False,
     ),
 ]
+PasswordVariable = Annotated[
+    str | None,
+    typer.Option(
+        "--password-env",
+        help="The environment variable with the password.",
+        metavar="VARIABLE",
+        show_default=False,
+    ),
+]
 
 
 @app.command("add")
 def add(
-    user: User, password_file: PasswordFile = None, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER
+    user: User,
+    password_file: PasswordFile = None,
+    password_env: PasswordVariable = None,
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
     """Add a user, who may then log in, and may do what rules allow (logbus acls).
 
@@ -45,7 +58,7 @@ def add(
     """
     from spark_logbus.coordination.security.users import UserRegistry
 
-    password = _password(password_file)
+    password = _password(password_file, password_env)
     with opened_session(zookeeper, _CLIENT) as session:
         UserRegistry(session).add(user, password, now_us=SystemClock().now_us())
     console().print(f"{user} is a user now.")
@@ -53,7 +66,10 @@ def add(
 
 @app.command("passwd")
 def passwd(
-    user: User, password_file: PasswordFile = None, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER
+    user: User,
+    password_file: PasswordFile = None,
+    password_env: PasswordVariable = None,
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
     """Give a user another password. Connections that stand go on.
 
@@ -63,7 +79,7 @@ def passwd(
     """
     from spark_logbus.coordination.security.users import UserRegistry
 
-    password = _password(password_file)
+    password = _password(password_file, password_env)
     with opened_session(zookeeper, _CLIENT) as session:
         UserRegistry(session).set_password(user, password, now_us=SystemClock().now_us())
     console().print(f"{user} has another password now.")
@@ -101,8 +117,15 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
     rows.print(as_json=as_json, empty="There are no users; make one with `logbus users add`.")
 
 
-def _password(path: Path | None) -> str:
-    """Reads a password from a file, or asks for it twice."""
+def _password(path: Path | None, variable: str | None) -> str:
+    """Reads a password from a file or the environment, or asks for it twice."""
+    if variable is not None:
+        if path is not None:
+            raise ConfigError("--password-file and --password-env are both given; give one.")
+        found = os.environ.get(variable)
+        if not found:
+            raise ConfigError(f"The environment variable {variable} is not set.")
+        return found
     if path is not None:
         if str(path) == "-":
             return sys.stdin.readline().rstrip("\n")
@@ -111,7 +134,9 @@ def _password(path: Path | None) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"Cannot read the password in {path}: {error}.") from error
     if not sys.stdin.isatty():
-        raise ConfigError("There is nobody to ask for the password; name a --password-file.")
+        raise ConfigError(
+            "There is nobody to ask for the password; give --password-file or --password-env."
+        )
     password = getpass.getpass("Password: ")
     if getpass.getpass("Once more: ") != password:
         raise ConfigError("These are two passwords; nothing was changed.")

@@ -10,6 +10,7 @@ import typer
 
 from spark_logbus.cli.server.serving import serve
 from spark_logbus.errors import LogbusError
+from spark_logbus.security.profiles import use_profiles_beside
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ def broker(
         typer.Option(help="text, or json: one object a line; default: [logging] of the file."),
     ] = None,
 ) -> None:
-    """Run one broker until SIGTERM or Ctrl-C.
+    """Run one broker until SIGTERM or Ctrl-C. A profile that the file names is looked for in
+    profiles.toml beside it, if that is there and LOGBUS_PROFILES is not set.
 
     \b
     Example:
@@ -36,6 +38,7 @@ def broker(
     from spark_logbus.broker import Broker, LoggingConfig, load_broker_config
     from spark_logbus.cli.server.logs import configure
 
+    use_profiles_beside(config)
     loaded = load_broker_config(config)
     logging_config = LoggingConfig(log_format or loaded.logging.format, loaded.logging.level)
     configure(format=logging_config.format, level=logging_config.level, broker_id=loaded.id)

@@ -44,10 +44,21 @@ def up(
     registry_port: Annotated[
         int, typer.Option(help="The schema registry's port; 0: as of the last run, else any.")
     ] = 0,
+    security: Annotated[
+        Path | None,
+        typer.Option(
+            "--security",
+            help="Secure it with this directory of `logbus security init`; default: as of the last "
+            "run.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Start ZooKeeper, brokers and a schema registry here; Ctrl-C or SIGTERM stops them.
 
-    The data stays, and so do the ports. The file env in it sets LOGBUS_ZOOKEEPER in a shell.
+    The data stays, and so do the ports. The file env in it sets LOGBUS_ZOOKEEPER in a shell, or the
+    profile of a cluster that is secured; a registry is not started beside that.
 
     \b
     Example:
@@ -56,6 +67,7 @@ def up(
     # All of it before the signals are taken: an interrupted import can end the process by SIGINT,
     # though its KeyboardInterrupt was caught.
     from spark_logbus.cli.server.clocks import tell_of_clocks
+    from spark_logbus.cli.server.securing import secured_by
     from spark_logbus.local.cluster import EmbeddedCluster
     from spark_logbus.local.registry import RegistryProcess
     from spark_logbus.zookeeper.connect_string import DEFAULT_PORT
@@ -63,27 +75,36 @@ def up(
     out = console()
     before = len(list(data.glob("broker-[0-9]*")))
     count = brokers or before or 1
-    cluster = EmbeddedCluster(
-        data,
-        brokers=count,
-        zookeeper_port=zookeeper_port,
-        preferred_zookeeper_port=DEFAULT_PORT,  # where clients look that are given no address
-    )
+    secured = secured_by(data, security)
+    if secured is None:
+        cluster = EmbeddedCluster(
+            data,
+            brokers=count,
+            zookeeper_port=zookeeper_port,
+            preferred_zookeeper_port=DEFAULT_PORT,  # where clients look that are given no address
+        )
+    else:
+        cluster = secured.cluster(data, count, zookeeper_port)
     registry: RegistryProcess | None = None
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell may have it ignored in "up &"
         signal.signal(number, _interrupt)
     try:
         with out.status(f"Starting ZooKeeper and {plural(count, 'broker')} in {data} ..."):
             cluster.start()
-            registry = RegistryProcess(data, zookeeper=cluster.zookeeper, port=registry_port)
-            try:
-                registry.start()
-            except EmbeddedServerError as error:  # records go without it
-                out.print(f"Schemas are not served: {error}", style="bold red")
-                registry = None
-        env = data / "env"
-        env.write_text(f"{_export(cluster)}\n", "utf-8")
-        _greet(out, cluster, registry, env)
+            if secured is not None:
+                secured.add_user(data)
+            else:
+                registry = RegistryProcess(data, zookeeper=cluster.zookeeper, port=registry_port)
+                try:
+                    registry.start()
+                except EmbeddedServerError as error:  # records go without it
+                    out.print(f"Schemas are not served: {error}", style="bold red")
+                    registry = None
+        export = f"export LOGBUS_ZOOKEEPER={cluster.zookeeper}"
+        if secured is not None:
+            export = secured.export
+        (data / "env").write_text(f"{export}\n", "utf-8")
+        _greet(out, cluster, registry, export, data / "env")
         tell_of_clocks(out, cluster.brokers)
         if count < before:
             out.print(
@@ -109,12 +130,8 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _export(cluster: EmbeddedCluster) -> str:
-    return f"export LOGBUS_ZOOKEEPER={cluster.zookeeper}"
-
-
 def _greet(
-    out: Console, cluster: EmbeddedCluster, registry: RegistryProcess | None, env: Path
+    out: Console, cluster: EmbeddedCluster, registry: RegistryProcess | None, export: str, env: Path
 ) -> None:
     out.print("logbus is up", style="bold")
     out.print(f"ZooKeeper  {cluster.zookeeper}")
@@ -124,7 +141,7 @@ def _greet(
         out.print(f"schemas    {registry.url}  (log: {registry.log_file})")
     out.print(
         "\nIn another shell:\n"
-        f"  {_export(cluster)}\n"
+        f"  {export}\n"
         "  logbus topics create events --partitions 4\n\n"
         f"The first of these lines is also in {env}, for the command source.\n\n"
         "In a notebook started from that shell:\n"

@@ -33,9 +33,6 @@ class TokenKeyPayload(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes
     made_us: Annotated[int, msgspec.Meta(ge=0)]
 
-    def __repr__(self) -> str:
-        return f"TokenKeyPayload(made_us={self.made_us})"
-
 
 class TokenKeysPayload(msgspec.Struct, frozen=True, kw_only=True):
     """Keys by their ids; the newest signs, all verify. ``secret`` makes the salts of users that
@@ -43,6 +40,3 @@ class TokenKeysPayload(msgspec.Struct, frozen=True, kw_only=True):
 
     keys: dict[int, TokenKeyPayload]
     secret: bytes
-
-    def __repr__(self) -> str:
-        return f"TokenKeysPayload({self.keys})"

@@ -1,0 +1,111 @@
+"""A secured cluster of ``logbus up``: from a directory of ``logbus security init``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+from spark_logbus.clock import SystemClock
+from spark_logbus.errors import ConfigError
+from spark_logbus.local.cluster import EmbeddedCluster
+from spark_logbus.security.directory import BROKERS_PROFILE, PROFILES, SecurityDirectory
+from spark_logbus.security.profiles import (
+    FILE_VARIABLE,
+    NAME_VARIABLE,
+    PREFIX,
+    stored_profiles,
+)
+
+# Holds, beside the data, which directory secures it: without that it is not started unsecured.
+_REMEMBERED: Final = "security"
+
+
+def secured_by(data: Path, given: Path | None) -> Securing | None:
+    """Returns what secures the cluster in ``data``: the directory that is given, else that of the
+    last run; None where there is none. Raises ConfigError for two of them."""
+    file = data / _REMEMBERED
+    before = Path(file.read_text("utf-8").strip()) if file.exists() else None
+    if given is None:
+        return None if before is None else Securing(SecurityDirectory.at(before))
+    found = SecurityDirectory.at(given)
+    if before is not None and before != found.path:
+        raise ConfigError(
+            f"The cluster in {data} is secured by {before}; give that one, or other --data."
+        )
+    return Securing(found)
+
+
+class Securing:
+    """Starts a cluster on this machine so that it is secured by a directory. It has this process,
+    and those that it starts, reach ZooKeeper as brokers do."""
+
+    def __init__(self, directory: SecurityDirectory) -> None:
+        self._directory = directory
+        servers = directory.zookeeper.partition("/")[0]
+        host, _, port = servers.rpartition(":")
+        if host not in ("127.0.0.1", "localhost") or not port.isdecimal():
+            raise ConfigError(
+                f"{directory.path} is for ZooKeeper at {directory.zookeeper}, and `logbus up` "
+                "starts one on 127.0.0.1; start its brokers with `logbus broker`."
+            )
+        self._port = int(port)
+        if not directory.brokers():
+            raise ConfigError(
+                f"{directory.path} has no broker-1; make it: logbus security issue "
+                f"{directory.path} broker-1"
+            )
+        self._broker = directory.broker(directory.brokers()[0])
+        self.export = self._exported()
+        os.environ[FILE_VARIABLE] = str(self._broker / PROFILES)
+
+    def _exported(self) -> str:
+        """Returns the command that has a shell use the first user's profile."""
+        name, _ = self._directory.first_profile
+        try:
+            is_known = name in stored_profiles()
+        except ConfigError:
+            is_known = False
+        file = shlex.quote(str(self._directory.path / PROFILES))
+        others = "" if is_known else f" {FILE_VARIABLE}={file}"
+        return f"export {NAME_VARIABLE}={name}{others}"
+
+    def cluster(self, data: Path, count: int, zookeeper_port: int) -> EmbeddedCluster:
+        """Returns the cluster, to be started. Raises ConfigError for another port of ZooKeeper than
+        the profiles have."""
+        if zookeeper_port not in (0, self._port):
+            raise ConfigError(
+                f"--zookeeper-port is {zookeeper_port}, and the profiles in "
+                f"{self._directory.path} say {self._port}; leave it out."
+            )
+        return EmbeddedCluster(
+            data,
+            brokers=count,
+            zookeeper_port=self._port,
+            settings=self._settings(),
+            profile=BROKERS_PROFILE,
+        )
+
+    def _settings(self) -> dict[str, dict[str, Any]]:
+        """Returns tables of configuration for all brokers, which listen on this machine alone."""
+        tables = tomllib.loads((self._broker / "broker.toml").read_text("utf-8"))
+        tls = dict(tables["tls"], port=0)
+        for key in ("certificate", "key", "client_ca"):
+            if key in tls:
+                tls[key] = str(self._broker / tls[key])
+        return {"tls": tls, "security": tables["security"]}
+
+    def add_user(self, data: Path) -> None:
+        """Makes the first user, if there is none of that name, and remembers that the cluster in
+        ``data`` is secured."""
+        from spark_logbus.coordination.security.users import UserRegistry
+        from spark_logbus.zookeeper import Session
+
+        with Session(f"{PREFIX}{BROKERS_PROFILE}", client_name="logbus-up") as session:
+            users, user = UserRegistry(session), self._directory.user
+            if user not in users.names():
+                password = self._directory.password_file.read_text("utf-8").rstrip("\n")
+                users.add(user, password, now_us=SystemClock().now_us())
+        (data / _REMEMBERED).write_text(f"{self._directory.path}\n", "utf-8")

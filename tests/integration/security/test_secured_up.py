@@ -1,0 +1,88 @@
+"""Two commands, and a cluster on this machine is secured."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import wait_until
+
+LOGBUS = [sys.executable, "-m", "spark_logbus.cli"]
+
+
+@dataclass
+class Shell:
+    """A shell of somebody who has nothing but logbus, in a directory of its own."""
+
+    directory: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("LOGBUS_")}
+        return {**kept, "HOME": str(self.directory / "home")}
+
+    def run(self, *arguments: str, given: str = "", code: int = 0) -> str:
+        done = subprocess.run(
+            [*LOGBUS, *arguments], cwd=self.directory, env=self.environment, input=given,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    @contextmanager
+    def up(self, *arguments: str) -> Iterator[str]:
+        """Runs ``logbus up``; gives what it prints once all is there."""
+        output = self.directory / "up.out"
+        with output.open("wb") as sink:
+            process = subprocess.Popen(
+                [*LOGBUS, "up", *arguments], cwd=self.directory, env=self.environment,
+                stdout=sink, stderr=sink,
+            )  # fmt: skip
+        try:
+            wait_until(
+                lambda: process.poll() is not None or "Ctrl-C stops" in output.read_text(),
+                deadline_s=120,
+            )
+            assert process.poll() is None, output.read_text()
+            yield output.read_text()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    (tmp_path / "home").mkdir()
+    return Shell(tmp_path)
+
+
+def test_two_commands_secure_a_cluster(shell: Shell) -> None:
+    shell.run("security", "init", "secured")
+    with shell.up("--security", "secured") as shown:
+        assert "export LOGBUS_PROFILE=secured\n" in shown
+        as_admin = ("--profile", "secured")
+        assert "Logged in as user:admin" in shell.run("profiles", "check", "secured")
+        shell.run(*as_admin, "topics", "create", "events")
+        shell.run(*as_admin, "produce", "events", given="a\nb\n")
+        assert "a\nb" in shell.run(*as_admin, "consume", "events", "-n", "2")
+        assert shell.run(*as_admin, "users", "list").split() == ["USER", "admin"]
+        zookeeper = shell.run("profiles", "list", "--json").split('"zookeeper": "')[1].split('"')[0]
+        nobody = shell.run("-v", "topics", "list", "-z", zookeeper, code=1)
+        assert "events" not in nobody
+        # What stands in ZooKeeper is the brokers' own: nobody adds a rule or a user to it.
+        nobody = shell.run("users", "list", "-z", zookeeper, code=1)
+        assert "admin" not in nobody
+    # The data is not served without what secures it, though nobody says so again.
+    with shell.up() as shown:
+        assert "export LOGBUS_PROFILE=secured\n" in shown
+        assert "events" in shell.run(*as_admin, "topics", "list")
+    shell.run("security", "init", "other", "--zookeeper", "127.0.0.1:2999/logbus")
+    assert "is secured by" in shell.run("up", "--security", "other", code=1)
