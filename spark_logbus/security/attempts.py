@@ -8,8 +8,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.clock import Clock
+from spark_logbus.errors import AuthenticationError
 
 _MAX_KNOWN: Final = 10_000
+_MAX_KEY_CHARS: Final = 300
+# Failures of one user at one address, and of all users at one, at once and a second.
+_USER_BURST: Final = 5
+_USER_PER_S: Final = 0.5
+_ADDRESS_BURST: Final = 50
+_ADDRESS_PER_S: Final = 5.0
+
+
+class TooManyFailuresError(AuthenticationError):
+    """A login that was not looked at: too many from there have failed."""
 
 
 @dataclass(slots=True)
@@ -55,3 +66,31 @@ class FailedAttempts:
                 del self._buckets[key]
                 return None
         return bucket
+
+
+class LoginLimits:
+    """Limits on the failed logins at one server: of each address, and of each user there.
+    Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._by_user = FailedAttempts(clock, burst=_USER_BURST, per_s=_USER_PER_S)
+        self._by_address = FailedAttempts(clock, burst=_ADDRESS_BURST, per_s=_ADDRESS_PER_S)
+
+    def require(self, address: str, user: str | None = None) -> None:
+        """Raises TooManyFailuresError if it has to wait."""
+        if self._by_address.wait_s(address) > 0 or (
+            user is not None and self._by_user.wait_s(_key(user, address)) > 0
+        ):
+            raise TooManyFailuresError(
+                "Too many logins from there have failed; wait for some seconds, and check the user "
+                "and the password."
+            )
+
+    def failed(self, address: str, user: str = "") -> None:
+        self._by_address.failed(address)
+        if user:
+            self._by_user.failed(_key(user, address))
+
+
+def _key(user: str, address: str) -> str:
+    return f"{address} {user}"[:_MAX_KEY_CHARS]

@@ -58,6 +58,17 @@ def new_credentials(password: str) -> dict[str, Credential]:
     return found
 
 
+def fits(password: str, credential: Credential, mechanism: str) -> bool:
+    """Tells if a credential was made of that password. Takes milliseconds, as for a guess."""
+    try:
+        _, stored_key, _, _ = scramp.ScramMechanism(mechanism).make_auth_info(
+            password, iteration_count=credential.iterations, salt=credential.salt
+        )
+    except (scramp.ScramException, ValueError):
+        return False  # it has characters that no password has
+    return hmac.compare_digest(stored_key, credential.stored_key)
+
+
 #: Finds the credential of a user for a mechanism; None if there is none.
 FindCredential = Callable[[str, str], Credential | None]
 

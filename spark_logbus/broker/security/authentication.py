@@ -8,23 +8,17 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_logbus.broker.config import SecurityConfig
-from spark_logbus.broker.security.audit_log import AuditLog
 from spark_logbus.broker.security.known import SecurityState
 from spark_logbus.clock import Clock
 from spark_logbus.errors import AuthenticationError, LogbusError
 from spark_logbus.network import Connection
 from spark_logbus.protocol import HandshakeRequest
 from spark_logbus.security import scram, tokens
-from spark_logbus.security.attempts import FailedAttempts
+from spark_logbus.security.attempts import LoginLimits
+from spark_logbus.security.audit_log import AuditLog
 from spark_logbus.security.certificates import common_name
 from spark_logbus.security.identity import NOBODY, Identity
 from spark_logbus.security.principals import Principal
-
-# Failures of one user at one address, and of all users at one, at once and a second.
-_USER_BURST: Final = 5
-_USER_PER_S: Final = 0.5
-_ADDRESS_BURST: Final = 50
-_ADDRESS_PER_S: Final = 5.0
 
 
 class Authentication:
@@ -47,8 +41,7 @@ class Authentication:
         self._state = state
         self._audit = audit
         self._now_us = now_us
-        self._by_user = FailedAttempts(clock, burst=_USER_BURST, per_s=_USER_PER_S)
-        self._by_address = FailedAttempts(clock, burst=_ADDRESS_BURST, per_s=_ADDRESS_PER_S)
+        self._limits = LoginLimits(clock)
         self.mechanisms: Final = (*scram.MECHANISMS, tokens.MECHANISM)
 
     def answer(self, connection: Connection, request: HandshakeRequest) -> tuple[bytes, bool]:
@@ -58,25 +51,15 @@ class Authentication:
         if not mechanism and connection.login is None:
             connection.identity = self._without_mechanism(connection)
             return b"", True
-        self._require_attempts(connection.address)
+        self._limits.require(connection.address)
         try:
             return self._with_mechanism(connection, mechanism, request.data)
         except LogbusError as error:
             connection.login, exchange = None, connection.login
             user = exchange.user if isinstance(exchange, scram.ServerExchange) else ""
-            self._by_address.failed(connection.address)
-            if user:
-                self._by_user.failed(_key(user, connection.address))
+            self._limits.failed(connection.address, user)
             self._audit.login_failed(connection.peer, user, mechanism, error)
             raise
-
-    def _require_attempts(self, *keys: str) -> None:
-        for limit, key in zip((self._by_address, self._by_user), keys, strict=False):
-            if limit.wait_s(key) > 0:
-                raise AuthenticationError(
-                    "Too many logins from there have failed; wait for some seconds, and check the "
-                    "user and the password."
-                )
 
     def _with_mechanism(
         self, connection: Connection, mechanism: str, data: bytes
@@ -97,7 +80,7 @@ class Authentication:
                 mechanism, self._state.credential, secret=self._state.secret
             )
         answer, is_done = exchange.answer(data)
-        self._require_attempts(connection.address, _key(exchange.user, connection.address))
+        self._limits.require(connection.address, exchange.user)
         if is_done:
             connection.login = None
             connection.identity = Identity(Principal("user", exchange.user))
@@ -129,10 +112,6 @@ class Authentication:
             or str(principal) in self._config.super_principals
             or (principal.kind == "local" and principal.name == _user_name(os.geteuid()))
         )
-
-
-def _key(user: str, address: str) -> str:
-    return f"{user} at {address}"
 
 
 def _user_name(uid: int) -> str:

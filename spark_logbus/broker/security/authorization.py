@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from spark_logbus.broker.security.audit_log import AuditLog
 from spark_logbus.broker.security.known import SecurityState
 from spark_logbus.errors import AuthenticationError, LogbusError, NotAuthorizedError
 from spark_logbus.network import Connection, Response
 from spark_logbus.protocol import APIS, Api, Message, Need, encode_error
 from spark_logbus.security.acls import Operation, Resource
+from spark_logbus.security.audit_log import AuditLog
 from spark_logbus.security.identity import Identity
 from spark_logbus.security.principals import Principal
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.security.audit_log import AuditLog
 from spark_logbus.broker.security.authentication import Authentication
 from spark_logbus.broker.security.authorization import Authorization
 from spark_logbus.broker.security.known import SecurityState
 from spark_logbus.clock import Clock
+from spark_logbus.security.audit_log import AuditLog
 from spark_logbus.security.logins import Login, TokenLogin
 from spark_logbus.security.tokens import Claims
 from spark_logbus.threads import Periodic
