@@ -191,7 +191,7 @@ class Network:
             try:
                 for fd, events in self._epoll.poll(maxevents=1):
                     if fd in listeners:
-                        self._accept(listeners[fd])
+                        self._accept(listeners[fd], self._tls.get(fd))
                     elif (connection := self._connections.get(fd)) is not None:
                         self._turn(connection, gone=bool(events & _GONE))
             except Exception:
@@ -239,7 +239,7 @@ class Network:
             reads=connection.wants_to_read(), writes=connection.wants_to_write()
         )
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket, tls: CurrentContext | None) -> None:
         """Accept one connection. Out of descriptors: pause, and let those who are in live on."""
         try:
             sock, address = listener.accept()
@@ -254,7 +254,7 @@ class Network:
         self._listen_again()
         peer = peer_name(sock, address)
         try:
-            self._admit(sock, peer, peer_key(sock, address), self._tls.get(listener.fileno()))
+            self._admit(sock, peer, peer_key(sock, address), tls)
         except ConfigError as error:
             logger.error("The connection from %s was closed at once: %s", peer, error.message)
             sock.close()

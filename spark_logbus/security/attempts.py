@@ -40,6 +40,9 @@ class FailedAttempts:
         self._lock = threading.Lock()
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._buckets)
+
     def wait_s(self, key: str) -> float:
         """Returns the seconds until it may try again; 0 if it may."""
         with self._lock:
@@ -69,17 +72,32 @@ class FailedAttempts:
 
 
 class LoginLimits:
-    """Limits on the failed logins at one server: of each address, and of each user there.
-    Thread-safe."""
+    """Limits on the failed logins at one server: of each user at an address, and of all users there
+    together, so that nobody tries one password with many names. Thread-safe.
+
+    The latter does not bind a user who has logged in from there before: whoever guesses behind an
+    address would else keep all others out who come from it. Nobody at another address is kept out
+    by anything.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._by_user = FailedAttempts(clock, burst=_USER_BURST, per_s=_USER_PER_S)
         self._by_address = FailedAttempts(clock, burst=_ADDRESS_BURST, per_s=_ADDRESS_PER_S)
+        self._lock = threading.Lock()
+        self._came_before: OrderedDict[str, None] = OrderedDict()
 
-    def require(self, address: str, user: str | None = None) -> None:
-        """Raises TooManyFailuresError if it has to wait."""
-        if self._by_address.wait_s(address) > 0 or (
-            user is not None and self._by_user.wait_s(_key(user, address)) > 0
+    @property
+    def remembered(self) -> int:
+        """The number of users and addresses that are remembered, for whatever reason."""
+        return len(self._by_user) + len(self._by_address) + len(self._came_before)
+
+    def require(self, address: str, user: str) -> None:
+        """Raises TooManyFailuresError if the user has to wait."""
+        key = _key(user, address)
+        with self._lock:
+            came_before = key in self._came_before
+        if self._by_user.wait_s(key) > 0 or (
+            not came_before and self._by_address.wait_s(address) > 0
         ):
             raise TooManyFailuresError(
                 "Too many logins from there have failed; wait for some seconds, and check the user "
@@ -87,9 +105,18 @@ class LoginLimits:
             )
 
     def failed(self, address: str, user: str = "") -> None:
+        """Notes a failure; ``user`` is empty where nobody was named."""
         self._by_address.failed(address)
         if user:
             self._by_user.failed(_key(user, address))
+
+    def succeeded(self, address: str, user: str) -> None:
+        key = _key(user, address)
+        with self._lock:
+            self._came_before[key] = None
+            self._came_before.move_to_end(key)
+            if len(self._came_before) > _MAX_KNOWN:
+                self._came_before.popitem(last=False)
 
 
 def _key(user: str, address: str) -> str:

@@ -1,4 +1,4 @@
-"""The audit log: who was refused, who logged in in vain, who administered what."""
+"""The audit log: who was refused, who logged in in vain, who administers what."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections import Counter
+from collections.abc import Collection
 from typing import Any, Final
 
 from spark_logbus.clock import Clock
@@ -19,6 +20,8 @@ logger = logging.getLogger("logbus.audit")
 _MOST: Final = 5
 _SPAN_S: Final = 10.0
 _MAX_KEYS: Final = 5_000
+_MAX_CHARS: Final = 500
+_MAX_NAMES: Final = 50
 
 
 class AuditLog:
@@ -34,13 +37,26 @@ class AuditLog:
         self._tell("denied", str(identity.principal), peer, api=api, on=what)
 
     def login_failed(self, peer: str, user: str, mechanism: str, error: LogbusError) -> None:
-        self._tell(
-            "login failed", user, peer, mechanism=mechanism[:40], reason=type(error).__name__
-        )
+        self._tell("login failed", user, peer, mechanism=mechanism, reason=error.message)
 
-    def done(self, identity: Identity, peer: str, api: str, on: str) -> None:
-        """Notes an administrative act. These are never left out."""
-        self._write("done", str(identity.principal), peer, api=api, on=on)
+    def token_given(self, identity: Identity, peer: str) -> None:
+        self._tell("token", str(identity.principal), peer)
+
+    def asked(self, identity: Identity, peer: str, api: str, on: str) -> None:
+        """Notes an administrative act that is allowed and begins now. These are never left out."""
+        self._write("asked", principal=str(identity.principal), peer=peer, api=api, on=on)
+
+    def changed(self, what: str, **changes: Collection[str]) -> None:
+        """Notes what has changed among users or rules, by whomever: a kind of change, and the names
+        of all that it was made to."""
+        more: dict[str, Any] = {}
+        for kind, names in changes.items():
+            if names:
+                more[kind] = [each[:_MAX_CHARS] for each in sorted(names)[:_MAX_NAMES]]
+            if len(names) > _MAX_NAMES:
+                more[f"{kind}_more"] = len(names) - _MAX_NAMES
+        if more:
+            self._write(f"{what} changed", **more)
 
     def _tell(self, event: str, principal: str, peer: str, **more: Any) -> None:
         span = int(self._clock.monotonic() / _SPAN_S)
@@ -52,11 +68,15 @@ class AuditLog:
             told = self._told[event, principal]
         for (kind, who), count in left.items():
             if count > _MOST:
-                self._write(kind, who, "", left_out=count - _MOST)
+                self._write(kind, principal=who, left_out=count - _MOST)
         if told <= _MOST:
-            self._write(event, principal, peer, **more)
+            self._write(event, principal=principal, peer=peer, **more)
 
-    def _write(self, event: str, principal: str, peer: str, **more: Any) -> None:
-        logger.info(
-            "%s", json.dumps({"event": event, "principal": principal, "peer": peer, **more})
-        )
+    def _write(self, event: str, **more: Any) -> None:
+        # Of names that a stranger chose: JSON escapes what would end a line, and no name fills the
+        # disk.
+        cut = {
+            key: value[:_MAX_CHARS] if isinstance(value, str) else value
+            for key, value in more.items()
+        }
+        logger.info("%s", json.dumps({"event": event, **cut}))

@@ -14,10 +14,12 @@ class Identity:
     """A principal, and the bounds within which a connection acts for it.
 
     ``scope``: that of the token that it has shown; None: it acts for all of the principal.
+    ``mark``: of the user's password with which it was proved, see ``scram.mark``.
     """
 
     principal: Principal
     scope: Scope | None = None
+    mark: bytes = b""
 
 
 NOBODY: Final = Identity(ANONYMOUS)

@@ -55,6 +55,7 @@ class PasswordCheck:
             if credential is None or not is_right:
                 self._limits.failed(address, user)
                 raise AuthenticationError("The user or the password is wrong.")
+            self._limits.succeeded(address, user)
             self._remember(digest, credential)
 
     def _is_remembered(self, digest: bytes, credential: Credential | None) -> bool:

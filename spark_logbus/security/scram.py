@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -25,6 +25,7 @@ MIN_PASSWORD_CHARS: Final = 8
 _MAX_USER_CHARS: Final = 200
 _MAX_MESSAGE_BYTES: Final = 2_000
 _SALT_BYTES: Final = 16
+_MARK_BYTES: Final = 12
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +70,13 @@ def fits(password: str, credential: Credential, mechanism: str) -> bool:
     return hmac.compare_digest(stored_key, credential.stored_key)
 
 
+def mark(credentials: Mapping[str, Credential]) -> bytes:
+    """Returns what is another one after each change of the password. It is made of the salts alone,
+    so nobody can try passwords with it."""
+    salts = b"".join(credentials[each].salt for each in sorted(credentials))
+    return hashlib.sha256(salts).digest()[:_MARK_BYTES]
+
+
 #: Finds the credential of a user for a mechanism; None if there is none.
 FindCredential = Callable[[str, str], Credential | None]
 
@@ -83,7 +91,9 @@ class ServerExchange:
 
     def __init__(self, mechanism: str, find: FindCredential, *, secret: bytes) -> None:
         self.user = ""
-        self._mechanism = mechanism
+        self.mechanism = mechanism
+        #: That of the user, as it was when the login began; None: there is none.
+        self.credential: Credential | None = None
         self._find = find
         self._secret = secret
         self._is_first = True
@@ -111,10 +121,12 @@ class ServerExchange:
         if not 0 < len(user) <= _MAX_USER_CHARS:
             raise AuthenticationError("The user or the password is wrong.")
         self.user = user
-        found = self._find(user, self._mechanism)
+        found = self.credential = self._find(user, self.mechanism)
         if found is None:
-            digest = hmac.new(self._secret, user.encode(), hashlib.sha256).digest()
-            size = 64 if self._mechanism == "SCRAM-SHA-512" else 32
+            # Of each mechanism another one, as users have.
+            named = f"{self.mechanism} {user}".encode()
+            digest = hmac.new(self._secret, named, hashlib.sha256).digest()
+            size = 64 if self.mechanism == "SCRAM-SHA-512" else 32
             unknown = secrets.token_bytes(size)
             return digest[:_SALT_BYTES], unknown, unknown, ITERATIONS
         return found.salt, found.stored_key, found.server_key, found.iterations

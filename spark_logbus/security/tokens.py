@@ -34,12 +34,14 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True):
-    """The contents of a token. ``grants`` None: all that its owner may do."""
+    """The contents of a token. ``grants`` None: all that its owner may do. ``mark``: of the owner's
+    password when it was given, see ``scram.mark``: another password makes an end of it."""
 
     key_id: int
     owner: str
     expires_us: Annotated[int, msgspec.Meta(ge=0)]
     grants: list[Grant] | None = None
+    mark: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,11 @@ def sign(claims: Claims, key: bytes) -> bytes:
     return token
 
 
-def verify(token: bytes, keys: Mapping[int, bytes], *, now_us: int) -> tuple[Principal, Scope]:
-    """Returns whose token it is, and what it is good for. Raises AuthenticationError."""
+def verify(
+    token: bytes, keys: Mapping[int, bytes], *, now_us: int
+) -> tuple[Principal, Scope, bytes]:
+    """Returns whose token it is, what it is good for, and the mark of its owner's password then.
+    Raises AuthenticationError."""
     signature, payload = token[:_SIGNATURE_BYTES], token[_SIGNATURE_BYTES:]
     if len(token) > MAX_TOKEN_BYTES:
         raise AuthenticationError(f"A token has {MAX_TOKEN_BYTES} bytes at most.")
@@ -103,4 +108,4 @@ def verify(token: bytes, keys: Mapping[int, bytes], *, now_us: int) -> tuple[Pri
             "The token has expired. Long queries renew theirs; check that the clocks of brokers "
             "and drivers agree."
         )
-    return Principal.parse(claims.owner), Scope(claims.expires_us, claims.grants)
+    return Principal.parse(claims.owner), Scope(claims.expires_us, claims.grants), claims.mark

@@ -56,10 +56,13 @@ class RequestDispatcher:
             api = check_api(frame.api, frame.version)
             request = decode_request(api, frame.header)
             answered = APIS[api].answered(request)
+            rules = self._authorization
+            seen = 0 if rules is None else rules.version  # before it is checked by them
             self._check(connection, api, request)
             answer = self._handles[api](request, RequestContext(connection, frame.payload))
-            if self._authorization is not None and isinstance(answer, DelayedResponse):
-                answer.guard = self._authorization.guard(connection, api, request)
+            # Others than fetches are done or under way: what becomes of them is told.
+            if rules is not None and api is Api.FETCH and isinstance(answer, DelayedResponse):
+                answer.guard = rules.guard(connection, api, request, seen=seen)
         except LogbusError as error:
             logger.debug(
                 "A request of %s was refused: %s",

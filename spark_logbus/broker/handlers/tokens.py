@@ -55,9 +55,9 @@ class TokenHandler:
             raise InvalidRequestError(
                 f"A token lasts for {_LEAST_MS} ms at least, got {request.lifetime_ms}."
             )
-        owner = str(identity.principal)
+        owner, mark = str(identity.principal), identity.mark
         expires_us = self._now_us() + lifetime_ms * 1_000
         token = self._state.token(
-            lambda key_id: Claims(key_id, owner, expires_us, list(request.grants))
+            lambda key_id: Claims(key_id, owner, expires_us, list(request.grants), mark)
         )
         return Response(encode_response(IssueTokenResponse(token, lifetime_ms)))

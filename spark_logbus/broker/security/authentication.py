@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from spark_logbus.broker.config import SecurityConfig
 from spark_logbus.broker.security.known import SecurityState
 from spark_logbus.clock import Clock
-from spark_logbus.errors import AuthenticationError, LogbusError
+from spark_logbus.errors import AuthenticationError, LogbusError, ProtocolError
+from spark_logbus.metrics import Counter
 from spark_logbus.network import Connection
 from spark_logbus.protocol import HandshakeRequest
 from spark_logbus.security import scram, tokens
-from spark_logbus.security.attempts import LoginLimits
+from spark_logbus.security.attempts import LoginLimits, TooManyFailuresError
 from spark_logbus.security.audit_log import AuditLog
 from spark_logbus.security.certificates import common_name
-from spark_logbus.security.identity import NOBODY, Identity
+from spark_logbus.security.identity import Identity
 from spark_logbus.security.principals import Principal
+
+_CERTIFICATE: Final = "certificate"
+_LOCAL: Final = "local"
+# Of who shows nothing at all, and of mechanisms that there are not: a client may name any.
+_NOTHING: Final = "none"
+_OTHER: Final = "other"
 
 
 class Authentication:
@@ -37,59 +44,105 @@ class Authentication:
         clock: Clock,
         now_us: Callable[[], int],
     ) -> None:
-        self._config = config
         self._state = state
         self._audit = audit
         self._now_us = now_us
         self._limits = LoginLimits(clock)
+        self._supers = frozenset(config.super_principals)
+        self._own_name = _user_name(os.geteuid())
         self.mechanisms: Final = (*scram.MECHANISMS, tokens.MECHANISM)
+        #: Logins by mechanism and outcome.
+        self.logins: Final[Mapping[tuple[str, str], Counter]] = {
+            (mechanism, outcome): Counter()
+            for mechanism in (*self.mechanisms, _CERTIFICATE, _LOCAL, _NOTHING, _OTHER)
+            for outcome in ("succeeded", "failed", "limited")
+        }
 
     def answer(self, connection: Connection, request: HandshakeRequest) -> tuple[bytes, bool]:
         """Returns the answer to a handshake, and if it ends the login; ``connection.identity`` is
         then whom it belongs to. Raises AuthenticationError, ProtocolError."""
-        mechanism = request.mechanism
-        if not mechanism and connection.login is None:
-            connection.identity = self._without_mechanism(connection)
-            return b"", True
-        self._limits.require(connection.address)
+        exchange, connection.login = connection.login, None  # it goes on only where it is put back
+        address, mechanism = _address(connection), self._mechanism(connection, request, exchange)
         try:
-            return self._with_mechanism(connection, mechanism, request.data)
-        except LogbusError as error:
-            connection.login, exchange = None, connection.login
-            user = exchange.user if isinstance(exchange, scram.ServerExchange) else ""
-            self._limits.failed(connection.address, user)
-            self._audit.login_failed(connection.peer, user, mechanism, error)
+            if mechanism in (_CERTIFICATE, _LOCAL, _NOTHING):
+                data, identity = b"", self._without_mechanism(connection)
+            elif mechanism == tokens.MECHANISM and exchange is None:
+                data, identity = b"", self._by_token(request.data)
+            else:
+                exchange = exchange or self._begin(request.mechanism)
+                data, found = self._by_password(exchange, request, address)
+                if found is None:
+                    connection.login = exchange
+                    return data, False
+                identity = found
+        except TooManyFailuresError:
+            self.logins[mechanism, "limited"].add()
             raise
+        except LogbusError as error:
+            user = "" if exchange is None else exchange.user
+            if exchange is not None:
+                self._limits.failed(address, user)
+            self.logins[mechanism, "failed"].add()
+            self._audit.login_failed(connection.peer, user, request.mechanism or mechanism, error)
+            raise
+        self.logins[mechanism, "succeeded"].add()
+        connection.identity = identity
+        return data, True
 
-    def _with_mechanism(
-        self, connection: Connection, mechanism: str, data: bytes
-    ) -> tuple[bytes, bool]:
-        if mechanism == tokens.MECHANISM:
-            principal, scope = tokens.verify(data, self._state.keys, now_us=self._now_us())
-            self._require_user(principal)
-            connection.identity = Identity(principal, scope)
-            return b"", True
-        exchange = connection.login
-        if exchange is None:
-            if mechanism not in scram.MECHANISMS:
-                raise AuthenticationError(
-                    f"{mechanism[:40]!r} is no way to log in here; use "
-                    f"{', '.join(self.mechanisms)}."
-                )
-            exchange = connection.login = scram.ServerExchange(
-                mechanism, self._state.credential, secret=self._state.secret
+    def _mechanism(
+        self,
+        connection: Connection,
+        request: HandshakeRequest,
+        exchange: scram.ServerExchange | None,
+    ) -> str:
+        """Returns the name under which a login is counted."""
+        if exchange is not None:
+            return exchange.mechanism
+        if request.mechanism:
+            return request.mechanism if request.mechanism in self.mechanisms else _OTHER
+        if connection.local and connection.uid is not None:
+            return _LOCAL
+        return _NOTHING if connection.certificate() is None else _CERTIFICATE
+
+    def _by_token(self, token: bytes) -> Identity:
+        # Nobody guesses one, and to look at it costs next to nothing: so it is never limited, and
+        # no task is kept out by whoever fails at its address.
+        principal, scope, mark = tokens.verify(token, self._state.keys, now_us=self._now_us())
+        identity = Identity(principal, scope, mark)
+        if not self._state.is_current(identity):
+            raise AuthenticationError(
+                f"{principal} is no user any more, or has another password than when the token was "
+                "given."
             )
-        answer, is_done = exchange.answer(data)
-        self._limits.require(connection.address, exchange.user)
-        if is_done:
-            connection.login = None
-            connection.identity = Identity(Principal("user", exchange.user))
-            self._require_user(connection.identity.principal)
-        return answer, is_done
+        return identity
 
-    def _require_user(self, principal: Principal) -> None:
-        if self._state.is_gone(principal):
+    def _begin(self, mechanism: str) -> scram.ServerExchange:
+        if mechanism not in scram.MECHANISMS:
+            raise AuthenticationError(
+                f"{mechanism[:40]!r} is no way to log in here; use {', '.join(self.mechanisms)}."
+            )
+        return scram.ServerExchange(mechanism, self._state.credential, secret=self._state.secret)
+
+    def _by_password(
+        self, exchange: scram.ServerExchange, request: HandshakeRequest, address: str
+    ) -> tuple[bytes, Identity | None]:
+        if request.mechanism != exchange.mechanism:
+            raise ProtocolError(
+                f"A login by {exchange.mechanism} cannot go on by {request.mechanism[:40]!r}."
+            )
+        # Before the proof is looked at: of many that come at once none is tried beyond the limit,
+        # and a right one is not told apart.
+        if exchange.user:
+            self._limits.require(address, exchange.user)
+        data, is_done = exchange.answer(request.data)
+        if not is_done:
+            self._limits.require(address, exchange.user)
+            return data, None
+        identity = self._state.user(exchange.user, exchange.mechanism, exchange.credential)
+        if identity is None:
             raise AuthenticationError("The user or the password is wrong.")
+        self._limits.succeeded(address, exchange.user)
+        return data, identity
 
     def _without_mechanism(self, connection: Connection) -> Identity:
         if connection.local and connection.uid is not None:
@@ -97,21 +150,24 @@ class Authentication:
         certificate = connection.certificate()
         if certificate is not None:
             return Identity(Principal("certificate", common_name(certificate)))
-        if self._config.authenticate:
-            raise AuthenticationError(
-                "This broker takes nobody whom it does not know: log in as a user "
-                f"({', '.join(scram.MECHANISMS)}), or show a token or a certificate. Clients take "
-                "that from a profile."
-            )
-        return NOBODY
+        raise AuthenticationError(
+            "This broker takes nobody whom it does not know: log in as a user "
+            f"({', '.join(scram.MECHANISMS)}), or show a token or a certificate. Clients take that "
+            "from a profile."
+        )
 
     def is_super(self, principal: Principal) -> bool:
         """Tells if rules do not bind it: brokers, who runs this one, and whom it is told to be."""
         return (
             principal.kind == "broker"
-            or str(principal) in self._config.super_principals
-            or (principal.kind == "local" and principal.name == _user_name(os.geteuid()))
+            or str(principal) in self._supers
+            or (principal.kind == "local" and principal.name == self._own_name)
         )
+
+
+def _address(connection: Connection) -> str:
+    """Returns by what failures are counted: a process makes others, but has one user."""
+    return connection.address if connection.uid is None else f"user {connection.uid}"
 
 
 def _user_name(uid: int) -> str:

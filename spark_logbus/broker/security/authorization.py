@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from spark_logbus.broker.security.known import SecurityState
 from spark_logbus.errors import AuthenticationError, LogbusError, NotAuthorizedError
+from spark_logbus.metrics import Counter
 from spark_logbus.network import Connection, Response
 from spark_logbus.protocol import APIS, Api, Message, Need, encode_error
 from spark_logbus.security.acls import Operation, Resource
@@ -14,7 +16,14 @@ from spark_logbus.security.identity import Identity
 from spark_logbus.security.principals import Principal
 
 _ADMINISTRATIVE = frozenset(
-    {Api.CREATE_TOPIC, Api.ALTER_TOPIC, Api.DELETE_TOPIC, Api.MOVE, Api.ELECT, Api.ISSUE_TOKEN}
+    {
+        Api.CREATE_TOPIC,
+        Api.ALTER_TOPIC,
+        Api.DELETE_TOPIC,
+        Api.MOVE,
+        Api.ELECT,
+        Api.ELECT_UNCLEAN,
+    }
 )
 
 
@@ -35,6 +44,8 @@ class Authorization:
         self._audit = audit
         self._now_us = now_us
         self._authorizes = authorizes
+        #: Requests that were refused, by API.
+        self.denials: Final = {api: Counter() for api in Api}
 
     def check(self, connection: Connection, api: Api, request: Message) -> None:
         """Raises NotAuthorizedError, and AuthenticationError for who is nobody any more."""
@@ -45,20 +56,27 @@ class Authorization:
         refused = self._refused(identity, asked)
         if refused is not None:
             self._audit.denied(identity, connection.peer, api.name, refused)
+            self.denials[api].add()
             raise NotAuthorizedError(
                 f"{identity.principal} may not {refused}. Ask an administrator of the cluster for "
                 "it (logbus acls add)."
             )
         if api in _ADMINISTRATIVE:
             on = ", ".join(f"{kind.value} {name}" for _, kind, name in asked or ())
-            self._audit.done(identity, connection.peer, api.name, on)
+            self._audit.asked(identity, connection.peer, api.name, on)
+        elif api is Api.ISSUE_TOKEN:
+            self._audit.token_given(identity, connection.peer)
+
+    @property
+    def version(self) -> int:
+        """A number that is another one after each change of users or rules."""
+        return self._state.version
 
     def guard(
-        self, connection: Connection, api: Api, request: Message
+        self, connection: Connection, api: Api, request: Message, *, seen: int
     ) -> Callable[[], Response | None]:
-        """Returns a check for a request that waits, which looks again whenever rules have changed:
-        the error that ends it, or None."""
-        seen = self._state.version
+        """Returns a check for a request that waits, which looks again whenever rules have changed
+        since the version ``seen``: the error that ends it, or None."""
 
         def refused() -> Response | None:
             nonlocal seen
@@ -81,8 +99,13 @@ class Authorization:
 
     def require_current(self, identity: Identity) -> None:
         """Raises AuthenticationError for a user who was removed, or a token that has expired."""
-        if self._state.is_gone(identity.principal):
-            raise AuthenticationError(f"{identity.principal} is no user of this cluster any more.")
+        if not self._state.is_current(identity):
+            raise AuthenticationError(
+                f"{identity.principal} is no user of this cluster any more, or has another "
+                "password since."
+            )
+        if identity.principal.kind == "broker":
+            return  # its token is for the moment in which it connects
         if identity.scope is not None and self._now_us() >= identity.scope.expires_us:
             raise AuthenticationError("The token that this connection has shown has expired.")
 

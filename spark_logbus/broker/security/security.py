@@ -20,8 +20,9 @@ from spark_logbus.zookeeper.session import Session
 logger = logging.getLogger(__name__)
 
 _RENEW_EVERY_S: Final = 600.0
-# A broker shows a token of its own to another one at each connection, and no later.
-_BROKER_TOKEN_US: Final = 60 * 1_000_000
+# A broker shows a token of its own to another one at each connection, and no later. It lasts for as
+# long as the clocks of two brokers may be apart.
+_BROKER_TOKEN_US: Final = 600 * 1_000_000
 
 
 class Security:
@@ -33,7 +34,7 @@ class Security:
         self._config = config
         self._now_us = now_us
         self.audit = AuditLog(clock)
-        self.state = SecurityState(session, stamp_us=now_us)
+        self.state = SecurityState(session, audit=self.audit, stamp_us=now_us)
         self.authentication = Authentication(
             config.security, self.state, audit=self.audit, clock=clock, now_us=now_us
         )

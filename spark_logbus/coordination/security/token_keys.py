@@ -17,8 +17,9 @@ from spark_logbus.zookeeper.transactions import Create, SetData
 from spark_logbus.zookeeper.watches import Change, WatchedRefresh
 
 _DAY_US: Final = 24 * 3600 * 1_000_000
-# A key verifies for a day after the next has come: longer than any token lasts.
-_KEPT: Final = 2
+# The newest is not used at once, and the last that it replaces verifies for a day after that:
+# longer than any token lasts.
+_KEPT: Final = 3
 
 
 class TokenKeys:
