@@ -374,6 +374,14 @@ class WrongAddressError(ZooKeeperAddressError):
     retriable = False
 
 
+class ZooKeeperAccessError(CoordinationError):
+    """ZooKeeper, or a gateway in its place, refused a login, or does not let its user do that."""
+
+    code = 88
+    fault: ClassVar[Fault] = "caller"
+    retriable = False
+
+
 class BrokerIdInUseError(CoordinationError):
     """Another live broker is registered under the same id."""
 
@@ -434,6 +442,14 @@ class AuthenticationError(LogbusError):
 
     code = 81
     fault: ClassVar[Fault] = "caller"
+
+
+class LoginExpiredError(AuthenticationError):
+    """The token that a connection began with has expired; nothing was done. Another connection may
+    begin with a newer one."""
+
+    code = 85
+    retriable = True
 
 
 class NotAuthorizedError(LogbusError):

@@ -159,8 +159,10 @@ class SecurityConfig:
     #: Principals whom no rule binds, such as ``["user:admin"]``. Whoever runs the broker is one,
     #: over its UNIX socket.
     super_principals: list[str] = field(default_factory=list)
-    #: The longest time for which a token is given.
-    token_max_ms: int = _DAY_MS
+    #: So long a token is good that Spark's driver hands to its tasks: for a batch job, from when it
+    #: was planned to its last task. Whoever steals one may use it for as long, for the topics of
+    #: the job, until its owner may not any more.
+    token_max_ms: int = _DAY_MS // 2
 
     def __post_init__(self) -> None:
         require(

@@ -108,13 +108,24 @@ class ClientConfig:
         return replace(self, tls=self.tls or profile.tls, login=self.login or profile.login)
 
     @property
+    def shows_certificate(self) -> bool:
+        """True if brokers know this client by a certificate, where they ask for one."""
+        return self.tls is not None and self.tls.certificate is not None
+
+    @property
+    def uses_local_sockets(self) -> bool:
+        """True if it connects over UNIX sockets where it can. A client whom its certificate names
+        does not: it is not shown there, and brokers would know somebody else."""
+        return self.local_sockets and (self.login is not None or not self.shows_certificate)
+
+    @property
     def connections(self) -> ConnectionConfig:
         """The part that is about connections."""
         return ConnectionConfig(
             client_id=self.client_id,
             connect_timeout_ms=self.connect_timeout_ms,
             max_response_bytes=self.max_response_bytes,
-            local_sockets=self.local_sockets,
+            local_sockets=self.uses_local_sockets,
             idle_connections=self.idle_connections,
             tls=None if self.tls is None else _contexts(self.tls),
             login=self.login,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from spark_logbus.client import Admin, Bootstrap, Cluster
+from spark_logbus.client import Admin, Cluster
 from spark_logbus.errors import DataLossError, LogbusError
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import LoadConfig
@@ -64,7 +64,7 @@ def _rest_of_log(config: LoadConfig, last: Commit | None) -> LoadSource:
     """The records after ``last``, up to the end of the log. Raises DataLossError also where some of
     these are lost, before which a load would end."""
     topic, another = config.topic, config.another_target
-    with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
+    with Cluster.from_zookeeper(config.zookeeper) as cluster:
         snapshot = take_snapshot(Admin(cluster), Topics((topic,)), missing_ok=False)
     ranges = plan(snapshot, topic, last, allow_gaps=False, another_target=another)
     if any(each.end < snapshot.spans[each.topic_partition].end for each in ranges):

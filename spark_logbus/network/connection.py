@@ -204,6 +204,10 @@ class Connection:
         self.handshaken = True
         self._receiver.handshake_done()
 
+    def end_when_answered(self) -> None:
+        """Begin no more requests, and end when those that were begun are answered."""
+        self._ends_when_sent = True
+
     def end(self) -> None:
         """Do no more. The descriptor stays until ``close``: another connection could get it while
         this one is still known by it."""

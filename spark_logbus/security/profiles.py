@@ -17,7 +17,7 @@ from typing import Any, Final
 from spark_logbus.config import build, load_toml
 from spark_logbus.errors import ConfigError
 from spark_logbus.security.logins import PasswordLogin
-from spark_logbus.security.tls import ClientTls
+from spark_logbus.security.tls import ClientFiles, ClientTls
 
 #: What an address begins with that names a profile.
 PREFIX: Final = "profile:"
@@ -25,6 +25,7 @@ PREFIX: Final = "profile:"
 FILE_VARIABLE: Final = "LOGBUS_PROFILES"
 NAME_VARIABLE: Final = "LOGBUS_PROFILE"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_DIGEST_USER: Final = re.compile(r"[!-9;-~]{1,100}")
 _SECRET: Final = re.compile(r"pass|secret|token", re.IGNORECASE)
 
 
@@ -43,6 +44,10 @@ class ProfileSettings:
     zookeeper_user: str | None = None
     zookeeper_password_file: Path | None = None
     zookeeper_password_env: str | None = None
+    zookeeper_tls: bool | None = None
+    zookeeper_tls_ca: Path | None = None
+    zookeeper_tls_certificate: Path | None = None
+    zookeeper_tls_key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,20 @@ class Digest:
 
     user: str
     password: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        # ZooKeeper takes the first colon for the end of the name, and reads the rest as Java's
+        # locale has it: of other letters it could make another user, to whom no node would belong.
+        if not _DIGEST_USER.fullmatch(self.user):
+            raise ConfigError(
+                f"The user of ZooKeeper is {self.user!r}; use ASCII letters, digits and signs, "
+                "without a colon or spaces."
+            )
+        if not (self.password and self.password.isascii() and self.password.isprintable()):
+            raise ConfigError(
+                f"The password of ZooKeeper's user {self.user!r} is empty, or has other than "
+                "printable ASCII characters; choose another one."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +84,8 @@ class Profile:
     login: PasswordLogin | None
     #: Whom ZooKeeper is told that this is.
     digest: Digest | None
+    #: What ZooKeeper's servers have to prove; None: connections to them are not encrypted.
+    zookeeper_tls: ClientFiles | None = None
 
 
 def named_in(address: str) -> str | None:
@@ -177,7 +198,17 @@ def _profile(name: str, settings: ProfileSettings, directory: Path) -> Profile:
         digest=None
         if settings.zookeeper_user is None or of_zookeeper is None
         else Digest(user=settings.zookeeper_user, password=of_zookeeper),
+        zookeeper_tls=_tls_of_zookeeper(settings, directory),
     )
+
+
+def _tls_of_zookeeper(settings: ProfileSettings, directory: Path) -> ClientFiles | None:
+    given = (settings.zookeeper_tls_ca, settings.zookeeper_tls_certificate,
+             settings.zookeeper_tls_key)  # fmt: skip
+    ca, certificate, key = (None if each is None else directory / each for each in given)
+    if not (any(given) if settings.zookeeper_tls is None else settings.zookeeper_tls):
+        return None
+    return ClientFiles(ca=ca, certificate=certificate, key=key)
 
 
 def _tls(settings: ProfileSettings, directory: Path, where: str) -> ClientTls | None:

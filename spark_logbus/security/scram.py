@@ -36,6 +36,9 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     stored_key: bytes
     server_key: bytes
 
+    def __repr__(self) -> str:
+        return f"Credential(iterations={self.iterations})"
+
 
 def new_credentials(password: str) -> dict[str, Credential]:
     """Makes the credentials of a password, by mechanism. Raises ConfigError for one that is too

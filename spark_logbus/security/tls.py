@@ -72,6 +72,22 @@ class ClientTls:
         return tuple(each for each in (self.certificate, self.key) if each is not None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientFiles:
+    """Files of what a client believes and shows, read anew when they have changed."""
+
+    #: The authorities that sign servers' certificates. None: those of the machine.
+    ca: Path | None = None
+    #: The client's own certificate and its private key, where servers ask for one.
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def read(self) -> ClientTls:
+        """Returns what the files say now. Raises ConfigError."""
+        ca = None if self.ca is None else _text(self.ca)
+        return ClientTls(ca=ca, certificate=self.certificate, key=self.key)
+
+
 def server_context(tls: ServerTls) -> ssl.SSLContext:
     """Makes the context of a server. Raises ConfigError for files that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -179,6 +195,16 @@ def of_server(tls: ServerTls, clock: Clock | None = None) -> CurrentContext:
 def of_client(tls: ClientTls, clock: Clock | None = None) -> CurrentContext:
     """Returns the contexts of a client, from its files as they are."""
     return CurrentContext(lambda: client_context(tls), tls.files, clock or SystemClock())
+
+
+def of_client_files(files: ClientFiles, clock: Clock | None = None) -> CurrentContext:
+    """Returns the contexts of a client, from all of its files as they are."""
+    given = (files.ca, files.certificate, files.key)
+    return CurrentContext(
+        lambda: client_context(files.read()),
+        [each for each in given if each is not None],
+        clock or SystemClock(),
+    )
 
 
 def of_peer(tls: ServerTls, clock: Clock) -> CurrentContext:

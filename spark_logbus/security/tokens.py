@@ -6,10 +6,12 @@ only brokers have. It never gives more than its owner may do at the time when it
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -23,10 +25,15 @@ MECHANISM: Final = "TOKEN"
 KEY_BYTES: Final = 32
 MAX_TOKEN_BYTES: Final = 3_000
 _SIGNATURE_BYTES: Final = 32
+# Left for all but the grants: the signature, and an owner with a long name.
+_GRANTS_BYTES: Final = MAX_TOKEN_BYTES - 600
+# Whoever may do one of these may know that the thing is there, as with access rules.
+_IMPLY_DESCRIBE: Final = frozenset({"read", "write", "alter", "delete"})
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """A part of what a token is good for: operations on a resource, by name or prefix."""
+    """A part of what a token is good for: operations on a resource, by name or prefix with ``*``.
+    Who may read, write, alter or delete it may also describe it."""
 
     resource: str
     name: str
@@ -44,26 +51,64 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
     mark: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
 class Scope:
-    """The bounds of a token, ready to decide by."""
+    """The bounds of a token, made ready to decide by. Immutable."""
 
-    expires_us: int
-    grants: Sequence[Grant] | None
+    def __init__(self, expires_us: int, grants: Iterable[Grant] | None) -> None:
+        self.expires_us: Final = expires_us
+        self._is_bounded: Final = grants is not None
+        self._literal: dict[tuple[str, str], set[str]] = {}
+        self._prefixed: dict[tuple[str, str], list[str]] = {}
+        for grant in grants or ():
+            operations = {*grant.operations}
+            if operations & _IMPLY_DESCRIBE:
+                operations.add(Operation.DESCRIBE.value)
+            if grant.name.endswith("*"):
+                for each in operations:
+                    prefixes = self._prefixed.setdefault((grant.resource, each), [])
+                    prefixes.append(grant.name[:-1])
+            else:
+                self._literal.setdefault((grant.resource, grant.name), set()).update(operations)
 
     def covers(self, operation: Operation, resource: Resource, name: str) -> bool:
         """Tells if the token is good for that."""
-        if self.grants is None:
+        if not self._is_bounded:
             return True
-        return any(
-            grant.resource == resource.value
-            and operation.value in grant.operations
-            and (
-                name == grant.name
-                or (grant.name.endswith("*") and name.startswith(grant.name[:-1]))
-            )
-            for grant in self.grants
-        )
+        if operation.value in self._literal.get((resource.value, name), ()):
+            return True
+        prefixes = self._prefixed.get((resource.value, operation.value), ())
+        return any(name.startswith(each) for each in prefixes)
+
+
+def grants_on_topics(topics: Iterable[str], operations: Sequence[str]) -> tuple[Grant, ...]:
+    """Returns grants of the operations on the topics, as few as fit into a token.
+
+    Some hundred topics fit by name, as names that resemble each other take little room. Of more,
+    names are cut to prefixes, as long as possible: the token is then also good for other topics
+    that begin so, but never for one that its owner may not use.
+    """
+    names = sorted({*topics})
+
+    def cut(length: int) -> tuple[Grant, ...]:
+        kept = {each if len(each) <= length else f"{each[:length]}*" for each in names}
+        return tuple(Grant("topic", each, (*operations,)) for each in sorted(kept))
+
+    longest = max(map(len, names), default=0)
+    if fits(whole := cut(longest)):
+        return whole
+    too_long = bisect_left(range(longest), True, key=lambda length: not fits(cut(length)))
+    return cut(too_long - 1)
+
+
+def fits(grants: Sequence[Grant]) -> bool:
+    """Tells if a token can have all of these."""
+    return len(_packed(grants)) <= _GRANTS_BYTES
+
+
+def scope_id(owner: str, grants: Sequence[Grant]) -> str:
+    """Returns what tells tokens of different owners or grants apart; nothing in it is secret."""
+    packed = msgspec.msgpack.encode((owner, sorted(grants)))
+    return hashlib.blake2b(packed, digest_size=16).hexdigest()
 
 
 def new_key() -> bytes:
@@ -72,7 +117,7 @@ def new_key() -> bytes:
 
 def sign(claims: Claims, key: bytes) -> bytes:
     """Returns the token. Raises InvalidRequestError for one that is too large."""
-    payload = msgspec.msgpack.encode(claims)
+    payload = _packed(claims)
     token = hmac.digest(key, payload, "sha256") + payload
     if len(token) > MAX_TOKEN_BYTES:
         raise InvalidRequestError(
@@ -80,6 +125,10 @@ def sign(claims: Claims, key: bytes) -> bytes:
             "for fewer topics, or for a prefix."
         )
     return token
+
+
+def _packed(value: object) -> bytes:
+    return zlib.compress(msgspec.msgpack.encode(value), 9)
 
 
 def verify(
@@ -98,14 +147,16 @@ def verify(
             "The token is not one that brokers of this cluster gave, or its key is gone since."
         )
     try:
-        claims = msgspec.msgpack.decode(payload, type=Claims)
-    except msgspec.MsgspecError as error:
+        # Nobody but a broker can have signed it, so it does not unpack to more than fits in memory.
+        claims = msgspec.msgpack.decode(zlib.decompress(payload), type=Claims)
+    except (msgspec.MsgspecError, zlib.error) as error:
         raise AuthenticationError(
             "The token is of a release that this broker does not know."
         ) from error
     if now_us >= claims.expires_us:
         raise AuthenticationError(
-            "The token has expired. Long queries renew theirs; check that the clocks of brokers "
-            "and drivers agree."
+            "The token of this task has expired. Streams get another one for each micro-batch; for "
+            "a batch job that lasts longer than its token, load the data again, have brokers give "
+            "longer ones ([security] token_max_ms), and check that their clocks agree."
         )
     return Principal.parse(claims.owner), Scope(claims.expires_us, claims.grants), claims.mark

@@ -20,8 +20,9 @@ from typing import Generic, TypeVar
 from spark_logbus.client import Bootstrap, ClientConfig, Cluster
 from spark_logbus.spark.worker_socket import acknowledge_next_task, send_at_once
 
-# More than one only while brokers move or when jobs read several clusters.
-MAX_CLUSTERS = 4
+# More than one only while brokers move, when jobs read several clusters, and where brokers ask who
+# connects: a job's tokens for what it reads and for what it writes are two.
+MAX_CLUSTERS = 8
 # Short, because whoever plans or commits repeats calls itself, and says so in the log.
 _DRIVER_DEADLINE_MS = 15_000
 
@@ -94,7 +95,10 @@ atexit.register(_of_the_driver.close)
 
 
 def shared_cluster(bootstrap: Bootstrap, rack: str | None = None) -> Cluster:
-    """This process's Cluster for ``bootstrap`` and a reader in ``rack``; do not close it."""
+    """This process's Cluster for ``bootstrap`` and a reader in ``rack``; do not close it.
+
+    Tasks whose tokens are of different owners, or good for different things, never share one.
+    """
     cluster = _of_tasks.get((bootstrap, rack))
     cluster.take_access(bootstrap)
     return cluster

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from spark_logbus.errors import (
+    AuthenticationError,
     BrokerUnavailableError,
     InvalidRequestError,
     LogbusError,
@@ -285,6 +286,8 @@ class BrokerConnection:
             pending.resolve(decode_response(pending.api, frame.header), frame.payload, file)
         except LogbusError as error:
             pending.fail(error)
+            if isinstance(error, AuthenticationError):
+                self.close(error)  # as the broker does
 
     def wait(
         self, pending: PendingResponse, deadline: Deadline, *, begun: Deadline | None = None

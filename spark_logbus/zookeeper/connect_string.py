@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.security import profiles
-from spark_logbus.security.profiles import Digest, Profile
+from spark_logbus.security.profiles import Profile
 
 DEFAULT_CHROOT = "/logbus"
 DEFAULT_PORT = 2181  # ZooKeeper's own
@@ -67,11 +67,6 @@ class ConnectString:
     def is_default(self) -> bool:
         """True for the servers and chroot that are used when none were given."""
         return str(self) == DEFAULT_CONNECT
-
-    @property
-    def digest(self) -> Digest | None:
-        """Returns whom ZooKeeper is told that this is."""
-        return None if self.profile is None else self.profile.digest
 
     def __str__(self) -> str:
         if self.profile is not None:

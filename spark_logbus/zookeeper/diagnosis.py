@@ -12,11 +12,15 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+
+from spark_logbus.security.tls import CurrentContext
+from spark_logbus.zookeeper.access import encrypted
 
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 1.0
@@ -46,9 +50,12 @@ class Diagnosis:
     """Looks at all ``servers`` (``host:port,host:port``) again and again while it is open; a
     context manager. ``found`` is called, on threads of its own, after every look. Thread-safe."""
 
-    def __init__(self, servers: str, found: Callable[[], None]) -> None:
+    def __init__(
+        self, servers: str, found: Callable[[], None], contexts: CurrentContext | None = None
+    ) -> None:
         self._servers = servers.split(",")
         self._found = found
+        self._contexts = contexts
         self._closed = threading.Event()
         self._findings: dict[str, ServerFault] = {}
 
@@ -79,14 +86,14 @@ class Diagnosis:
 
     def _look_on(self, server: str) -> None:
         while not self._closed.is_set():
-            self._findings[server] = look_at(server)
+            self._findings[server] = look_at(server, self._contexts)
             self._found()
             self._closed.wait(_AGAIN_S)
 
 
-def look_at(server: str) -> ServerFault:
-    """Find the obstacle to a session with ``server``; takes some seconds, and the time that the
-    system needs to look up a name."""
+def look_at(server: str, contexts: CurrentContext | None = None) -> ServerFault:
+    """Find the obstacle to a session with ``server``, encrypted if there are ``contexts``; takes
+    some seconds, and the time that the system needs to look up a name."""
     host, port = _split(server)
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -94,7 +101,7 @@ def look_at(server: str) -> ServerFault:
         return ServerFault(_unknown_host(host, error), there=False)
     finding = ServerFault(f"host {host} has no address", there=False)
     for family, kind, protocol, _, address in addresses:
-        finding = _ask(server, family, kind, protocol, address)
+        finding = _ask(server, family, kind, protocol, address, contexts)
         if finding.there:
             break
     return finding
@@ -113,7 +120,14 @@ def _unknown_host(host: str, error: OSError | UnicodeError) -> str:
     return f"there is no host {host}"
 
 
-def _ask(server: str, family: int, kind: int, protocol: int, address: Any) -> ServerFault:
+def _ask(
+    server: str,
+    family: int,
+    kind: int,
+    protocol: int,
+    address: Any,
+    contexts: CurrentContext | None,
+) -> ServerFault:
     with socket.socket(family, kind, protocol) as connection:
         connection.settimeout(_CONNECT_TIMEOUT_S)
         try:
@@ -128,6 +142,8 @@ def _ask(server: str, family: int, kind: int, protocol: int, address: Any) -> Se
             there = error.errno in (errno.EMFILE, errno.ENFILE)
             return ServerFault(f"{server} cannot be reached ({reason})", there=there)
         connection.settimeout(_ANSWER_TIMEOUT_S)
+        if contexts is not None:
+            return _ask_encrypted(server, connection, contexts)
         try:
             connection.sendall(b"srvr")
             answer = _receive(connection)
@@ -137,6 +153,30 @@ def _ask(server: str, family: int, kind: int, protocol: int, address: Any) -> Se
         except OSError:
             answer = b""
     return _judge(server, answer)
+
+
+def _ask_encrypted(server: str, connection: socket.socket, contexts: CurrentContext) -> ServerFault:
+    """Finds what is wrong with a server's TLS. One whose TLS is as it has to be is not asked more:
+    it is ZooKeeper, or a gateway to it."""
+    try:
+        encrypted(connection, contexts, _split(server)[0]).close()
+    except ssl.SSLCertVerificationError as error:
+        reason = error.verify_message.rstrip(".")
+        return ServerFault(f"{server} does not prove that it is that server ({reason})", False)
+    except TimeoutError:
+        return ServerFault(f"{server} takes connections and does not encrypt them", there=True)
+    except ssl.SSLError as error:
+        reason = (error.reason or str(error)).lower().replace("_", " ")
+        return ServerFault(f"{server} does not encrypt connections as asked ({reason})", there=True)
+    except OSError as error:
+        return ServerFault(
+            f"{server} does not encrypt connections as asked ({error.strerror or error})",
+            there=True,
+        )
+    return ServerFault(
+        f"{server} encrypts connections, and gives no session; does it ask for a certificate?",
+        there=True,
+    )
 
 
 def _receive(connection: socket.socket) -> bytes | None:

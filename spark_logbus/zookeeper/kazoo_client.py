@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.protocol.serialization import Connect
+from kazoo.exceptions import AuthFailedError
+from kazoo.protocol.connection import AUTH_XID
+from kazoo.protocol.serialization import Auth, Connect
 from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL
 
-from spark_logbus.security.profiles import Digest
+from spark_logbus.zookeeper.access import Access, Hidden, TlsHandler, acl_of
 
 # kazoo's own default backs off up to an hour, which would outlast every outage.
 _RECONNECT_MAX_DELAY_S: Final = 1.0
@@ -23,37 +24,38 @@ def new_client(
     *,
     session_timeout_ms: int,
     granted: Callable[[int], None],
-    digest: Digest | None = None,
+    access: Access,
+    refused: Callable[[], None],
 ) -> Any:
     """Makes a client, to be started. It reconnects for ever and leaves the chroot to us: kazoo
     warns of a missing one instead of creating it.
 
     ``granted`` is called with the session timeout in ms that a server grants, before its connection
-    is reported. With a ``digest``, nodes that it makes may be read and changed by that user alone.
+    is reported. It encrypts and logs in as ``access`` says; a login that is refused ends kazoo's
+    thread, which reports it by ``refused`` alone where there was no session before.
     """
-    owned: dict[str, Any] = {}
-    if digest is not None:
-        owned = {
-            "auth_data": [("digest", f"{digest.user}:{digest.password}")],
-            "default_acl": CREATOR_ALL_ACL,
-        }
     client = KazooClient(
         hosts=servers,
         timeout=session_timeout_ms / 1000,
         connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_MAX_DELAY_S),
         logger=_logger(),
-        **owned,
+        handler=None if access.contexts is None else TlsHandler(access.contexts),
+        default_acl=None if access.owner is None else acl_of(access.owner),
     )
-    # kazoo keeps the granted timeout in a local variable of the private method that connects. It
-    # has no hook, and a subclass of its connection would replace the same private parts. So the one
-    # call that reads the server's greeting is wrapped. A test fails should that ever miss it: a
-    # broker that asked for a longer session than was granted would acknowledge what it must not.
-    client._connection._invoke = _Greeting(client._connection._invoke, granted)
+    # kazoo keeps the granted timeout in a local variable of the private method that connects, and
+    # reports the connection before it logs in. It has no hook, and a subclass of its connection
+    # would replace the same private parts. So the one call that reads the server's greeting is
+    # wrapped. A test fails should that ever miss it: a broker that asked for a longer session than
+    # was granted would acknowledge what it must not.
+    client._connection._invoke = _Greeting(
+        client._connection._invoke, granted, refused, access.logins
+    )
     return client
 
 
 class _Greeting:
-    """kazoo's ``invoke``, which waits for the answer to a request while it connects.
+    """kazoo's ``invoke``, which waits for the answer to a request while it connects. The login
+    follows the greeting, so a connection is reported only when it has logged in.
 
     A ZooKeeper that has just begun to listen may forget a connection without closing it
     (3.9.5, before its data is loaded). kazoo would wait for the greeting as long as the session
@@ -61,9 +63,17 @@ class _Greeting:
     waits for a quarter of that, and twice as long each time after: the server may be slow instead.
     """
 
-    def __init__(self, invoke: Callable[..., Any], granted: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        invoke: Callable[..., Any],
+        granted: Callable[[int], None],
+        refused: Callable[[], None],
+        logins: Sequence[tuple[str, Hidden]],
+    ) -> None:
         self._invoke = invoke
         self._granted = granted
+        self._refused = refused
+        self._logins = logins
         self._patience = _FIRST_PATIENCE
 
     def __call__(self, timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -75,8 +85,17 @@ class _Greeting:
         reply = self._invoke(timeout, request, xid)
         self._patience = _FIRST_PATIENCE
         if reply[0].time_out > 0:
+            self._log_in(timeout)
             self._granted(reply[0].time_out)
         return reply
+
+    def _log_in(self, timeout: float) -> None:
+        for scheme, secret in self._logins:
+            try:
+                self._invoke(timeout, Auth(0, scheme, secret), AUTH_XID)
+            except AuthFailedError:
+                self._refused()
+                raise
 
 
 def _logger() -> logging.Logger:

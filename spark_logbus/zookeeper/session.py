@@ -20,8 +20,10 @@ from functools import partial
 from typing import Any, Self
 
 from kazoo.exceptions import (
+    AuthFailedError,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NoNodeError,
     OperationTimeoutError,
     RequestTimeoutError,
@@ -32,10 +34,16 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
 
 from spark_logbus.clock import Clock, SystemClock
-from spark_logbus.errors import CoordinationError, WrongAddressError, ZooKeeperAddressError
+from spark_logbus.errors import (
+    CoordinationError,
+    WrongAddressError,
+    ZooKeeperAccessError,
+    ZooKeeperAddressError,
+)
 from spark_logbus.forks import follow_forks, forked
 from spark_logbus.retry import Deadline
 from spark_logbus.security.profiles import Digest
+from spark_logbus.zookeeper.access import of_profile
 from spark_logbus.zookeeper.connect_string import ENVIRONMENT_VARIABLE, ConnectString
 from spark_logbus.zookeeper.diagnosis import Diagnosis, ServerFault
 from spark_logbus.zookeeper.kazoo_client import new_client
@@ -46,6 +54,7 @@ from spark_logbus.zookeeper.worker import Worker
 logger = logging.getLogger(__name__)
 
 _REVIVE_DELAY_MS = 1_000
+_REVIVE_REFUSED_MS = 60_000
 _FIRST_WORD_S = 1.0  # of waiting for ZooKeeper without a bound
 _LATER_WORDS_S = 60.0
 _USUAL_CONNECT_S = 0.3  # from then on the reason is looked for
@@ -91,6 +100,7 @@ class Session:
     ) -> None:
         self.connect = ConnectString.parse(connect)
         self.client_name = client_name
+        self.access = of_profile(self.connect.profile, digest)
         self.session_timeout_ms = session_timeout_ms
         self.clock: Clock = clock or SystemClock()
         self.unreadable = UnreadableNodes()
@@ -102,7 +112,8 @@ class Session:
             self.connect.servers,
             session_timeout_ms=session_timeout_ms,
             granted=self._note_granted,
-            digest=digest or self.connect.digest,
+            access=self.access,
+            refused=self._on_refused,
         )
         self._client.add_listener(self._on_kazoo_state)
         self._process = os.getpid()
@@ -112,6 +123,8 @@ class Session:
         self._started = False
         self._closed = False
         self._lost = False
+        self._refused = False
+        self._revive_after_ms = _REVIVE_DELAY_MS
         self._session_id = 0
         self._reconnect_hooks: list[Callable[[bool], None]] = []
         self._state_hook: Callable[[SessionState, int], None] = _ignore
@@ -216,10 +229,13 @@ class Session:
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._closed or self._state is SessionState.CONNECTED, pause_s
+                    lambda: self._closed or self._refused or self._state is SessionState.CONNECTED,
+                    pause_s,
                 )
                 if self._closed:
                     raise self._closed_meanwhile()
+                if self._refused:
+                    raise self._login_refused()
                 connected = self._state is SessionState.CONNECTED
             if connected:
                 if warned:
@@ -241,10 +257,13 @@ class Session:
 
     def _reason(self) -> str | None:
         """The reason why there is no connection, if it is found soon."""
-        with Diagnosis(self.connect.servers, self._wake) as diagnosis:
+        with self._diagnosis() as diagnosis:
             self._connects(_LOOK_S, lambda: diagnosis.finding() is not None)
             finding = diagnosis.finding()
         return finding.reason if finding else None
+
+    def _diagnosis(self) -> Diagnosis:
+        return Diagnosis(self.connect.servers, self._wake, self.access.contexts)
 
     def _closed_meanwhile(self) -> CoordinationError:
         return CoordinationError("The ZooKeeper session was closed before it was there.")
@@ -254,7 +273,7 @@ class Session:
         if self._connects(min(_USUAL_CONNECT_S, timeout_ms / 1000), lambda: False):
             return
         finding: ServerFault | None = None
-        with Diagnosis(self.connect.servers, self._wake) as diagnosis:
+        with self._diagnosis() as diagnosis:
             while (remaining_s := at - self.clock.monotonic()) > 0:
                 if self._connects(remaining_s, partial(_differs, diagnosis, finding)):
                     return
@@ -277,8 +296,16 @@ class Session:
         """Wait up to ``seconds``, or until ``enough`` or closed; true if there is a connection."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._closed or self._state is SessionState.CONNECTED or enough(), seconds
+                lambda: (
+                    self._closed
+                    or self._refused
+                    or self._state is SessionState.CONNECTED
+                    or enough()
+                ),
+                seconds,
             )
+            if self._refused:
+                raise self._login_refused()
             return self._state is SessionState.CONNECTED
 
     def _wake(self) -> None:
@@ -384,6 +411,7 @@ class Session:
                 self._session_id = self._client.client_id[0]
                 hooks = list(self._reconnect_hooks)
                 lost, self._lost = self._lost, False
+                self._refused, self._revive_after_ms = False, _REVIVE_DELAY_MS
             elif kazoo_state == KazooState.SUSPENDED:
                 state = SessionState.SUSPENDED
             else:
@@ -396,17 +424,36 @@ class Session:
         for hook in hooks:
             hook(lost)
         self._reporter.report(state, session_id=self._session_id)
-        if state is SessionState.LOST and self._client.client_state != KeeperState.EXPIRED_SESSION:
+        if state is SessionState.LOST and self._client.client_state == KeeperState.CLOSED:
             self._reporter.later(self._revive, delay_ms=_REVIVE_DELAY_MS)
+
+    def _on_refused(self) -> None:
+        """Runs on kazoo's connection thread, which ends then. A session that was there before
+        goes on trying, ever more slowly: the password may have been changed, and be mended."""
+        with self._changed:
+            self._refused = True
+            delay_ms = self._revive_after_ms
+            self._revive_after_ms = min(2 * delay_ms, _REVIVE_REFUSED_MS)
+            self._changed.notify_all()
+        if self._session_id:
+            logger.error("%s It is tried again in %d s.", self._login_refused(), delay_ms // 1000)
+            self._reporter.later(self._revive, delay_ms=delay_ms)
+
+    def _login_refused(self) -> ZooKeeperAccessError:
+        return ZooKeeperAccessError(
+            f"{self.connect.servers} refused the login of {self.access.name}. Check the user and "
+            "the password in the profile that the address names."
+        )
 
     def _revive(self) -> None:
         """kazoo's connection thread ended without our asking (a reply that it could not
         understand, or refused credentials) and would never try again by itself."""
         with self._life:
-            dead = self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
-            if self._closed or not dead:
+            state = self._client.client_state
+            if self._closed or state not in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
                 return
-            logger.error("The connection to ZooKeeper ended unexpectedly; it is started anew.")
+            if state == KeeperState.CLOSED:
+                logger.error("The connection to ZooKeeper ended unexpectedly; it is started anew.")
             try:
                 self._client.start_async()
             except (KazooException, OSError):
@@ -443,11 +490,23 @@ class Session:
                 raise self._unreachable(description, deadline) from failure
             except NoNodeError:
                 raise
+            except AuthFailedError as failure:
+                raise self._login_refused() from failure
+            except NoAuthError as failure:
+                raise self.access_refused(description) from failure
             except KazooException as failure:
                 raise CoordinationError(
                     f"ZooKeeper at {self.connect.servers} refused to {description} "
                     f"({type(failure).__name__}); see its log."
                 ) from failure
+
+    def access_refused(self, description: str) -> ZooKeeperAccessError:
+        """Returns the error for something that ZooKeeper does not let this session do."""
+        return ZooKeeperAccessError(
+            f"{self.connect.servers} does not let {self.access.name} {description} (NoAuth). The "
+            "nodes of this cluster belong to a user of ZooKeeper: log in as that one, by a profile "
+            "with zookeeper_user; or where this is a gateway, ask for an access rule."
+        )
 
     def _await_connection(self, description: str, deadline: Deadline) -> None:
         """Requests are not handed to kazoo while there is no connection: it would queue them
@@ -461,6 +520,8 @@ class Session:
                         f"({description}). Connect again; where that is said of a broker, query or "
                         "job, it was being stopped."
                     )
+                if self._refused:
+                    raise self._login_refused()
                 if self._state is SessionState.CONNECTED and self._client.connected:
                     if deadline.expired:
                         raise self._unreachable(description, deadline)

@@ -64,12 +64,16 @@ class Peer:
 
     peer: str = "peer"
     handshaken: bool = False
+    has_ended: bool = False
     takes_descriptors: bool = True
     identity: Identity = NOBODY
     login: None = None
 
     def handshake_done(self) -> None:
         self.handshaken = True
+
+    def end_when_answered(self) -> None:
+        self.has_ended = True
 
     def as_connection(self) -> Connection:
         return cast(Connection, self)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from spark_logbus.broker.handlers.handler import Handle, Handler, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.security.authorization import Authorization
-from spark_logbus.errors import InvalidRequestError, LogbusError
+from spark_logbus.errors import AuthenticationError, InvalidRequestError, LogbusError
 from spark_logbus.network import Answer, Connection, DelayedResponse, NoResponse, Response
 from spark_logbus.protocol import (
     APIS,
@@ -69,6 +69,8 @@ class RequestDispatcher:
                 connection.peer, error, extra={"peer": connection.peer},
             )  # fmt: skip
             self._metrics.failed(api, error)
+            if isinstance(error, AuthenticationError):
+                connection.end_when_answered()
             answer = Response(encode_error(error)) if answered else NoResponse.CLOSE_CONNECTION
         return self._metrics.answered(api, answer, began)
 

@@ -11,7 +11,7 @@ from spark_logbus.errors import InvalidRequestError, NotAuthorizedError
 from spark_logbus.network import Answer, Response
 from spark_logbus.protocol import Api, IssueTokenRequest, IssueTokenResponse, encode_response
 from spark_logbus.security.acls import Operation, Resource
-from spark_logbus.security.tokens import Claims
+from spark_logbus.security.tokens import Claims, scope_id
 
 _LEAST_MS: Final = 1_000
 _KINDS: Final = {each.value for each in Resource}
@@ -33,11 +33,8 @@ class TokenHandler:
 
     def handle(self, request: IssueTokenRequest, context: RequestContext) -> Answer:
         identity = context.connection.identity
-        if self._state is None:
-            raise InvalidRequestError(
-                "This broker asks nobody who they are ([security] authenticate is off), so tokens "
-                "are good for nothing here."
-            )
+        if self._state is None:  # nobody is asked, and needs one
+            return Response(encode_response(IssueTokenResponse(b"", self._max_ms)))
         if identity.scope is not None or identity.principal.kind == "anonymous":
             raise NotAuthorizedError(
                 f"{identity.principal} is known by no more than a token or nothing here, and gets "
@@ -60,4 +57,6 @@ class TokenHandler:
         token = self._state.token(
             lambda key_id: Claims(key_id, owner, expires_us, list(request.grants), mark)
         )
-        return Response(encode_response(IssueTokenResponse(token, lifetime_ms)))
+        scope = scope_id(owner, request.grants)
+        answer = IssueTokenResponse(token, lifetime_ms, expires_us, scope)
+        return Response(encode_response(answer))

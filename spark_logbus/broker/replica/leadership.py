@@ -299,14 +299,17 @@ class Leadership:
 
     def _flaw(self, assigned: Assigned, log: PartitionLog) -> LogbusError | None:
         """Returns the reason why another that is in sync is to lead rather than this log."""
-        state = assigned.state
-        is_alone = not isinstance(state, PartitionState) or not {*state.in_sync} - {self._broker_id}
-        if log.log_id is None and not is_alone:
+        if log.log_id is None and not self._is_alone(assigned):
             return StorageError(
                 f"{assigned.topic_partition} cannot be led: its disk refuses to keep an id for the "
                 f"log in {log.directory}. Look whether it is full."
             )
         return log.offline if self._giving_way.others_in_sync(assigned) else None
+
+    def _is_alone(self, assigned: Assigned) -> bool:
+        """True if no other broker is known to be in sync."""
+        state = assigned.state
+        return not isinstance(state, PartitionState) or not {*state.in_sync} - {self._broker_id}
 
     def _is_settled(self, assigned: Assigned, error: LogbusError, *, elects: bool) -> bool:
         """Tells why a partition is not led; returns False when it is to be tried again. Raises
@@ -317,6 +320,9 @@ class Leadership:
                 "Not elected leader of %s: %s",
                 topic_partition, error, extra=fields_about(topic_partition),
             )  # fmt: skip
+            if isinstance(error, PartitionOfflineError) and self._is_alone(assigned):
+                # Nobody else may lead, and somebody has to learn of that.
+                self._refuse(topic_partition, assigned.record, error)
             return True
         if isinstance(error, CorruptNodeError):  # reported by who met it
             logger.debug("Not leading %s: %s", topic_partition, error)
@@ -440,6 +446,12 @@ class Leadership:
         self, topic_partition: TopicPartition, record: TopicRecord, error: PartitionOfflineError
     ) -> None:
         """Reports once, in the log and in ZooKeeper, that the partition is not served."""
+        topic, partition = topic_partition.topic, topic_partition.partition
+        if len(record.partitions[partition]) > 1:
+            error = type(error)(
+                f"{error.message} Or have another broker lead that has some of it: "
+                f"logbus topics elect {topic} --partition {partition} --unclean."
+            )
         known = self._replicas.get(topic_partition)
         if known.error is not None and (known.topic_id, known.error.message) == (
             record.topic_id, error.message,

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from spark_logbus.broker.security.known import SecurityState
-from spark_logbus.errors import AuthenticationError, LogbusError, NotAuthorizedError
+from spark_logbus.errors import (
+    AuthenticationError,
+    LogbusError,
+    LoginExpiredError,
+    NotAuthorizedError,
+)
 from spark_logbus.metrics import Counter
 from spark_logbus.network import Connection, Response
 from spark_logbus.protocol import APIS, Api, Message, Need, encode_error
@@ -57,6 +62,11 @@ class Authorization:
         if refused is not None:
             self._audit.denied(identity, connection.peer, api.name, refused)
             self.denials[api].add()
+            if self._refused(Identity(identity.principal), asked) is None:
+                raise NotAuthorizedError(
+                    f"A token of {identity.principal} is not good to {refused}: the job that it "
+                    "was given to did not say that it would."
+                )
             raise NotAuthorizedError(
                 f"{identity.principal} may not {refused}. Ask an administrator of the cluster for "
                 "it (logbus acls add)."
@@ -86,6 +96,8 @@ class Authorization:
             try:
                 self.check(connection, api, request)
             except LogbusError as error:
+                if isinstance(error, AuthenticationError):
+                    connection.end_when_answered()
                 return Response(encode_error(error))
             return None
 
@@ -107,7 +119,7 @@ class Authorization:
         if identity.principal.kind == "broker":
             return  # its token is for the moment in which it connects
         if identity.scope is not None and self._now_us() >= identity.scope.expires_us:
-            raise AuthenticationError("The token that this connection has shown has expired.")
+            raise LoginExpiredError("The token that this connection began with has expired.")
 
     def _refused(self, identity: Identity, needs: Iterable[Need] | None) -> str | None:
         """Returns what of that is refused, in words; None if nothing is."""

@@ -21,8 +21,8 @@ from spark_logbus.zookeeper.session import Session
 
 logger = logging.getLogger(__name__)
 
-# A new key signs nothing before all brokers have heard of it.
-_HEARD_US: Final = 60 * 1_000_000
+# A key that is younger signs nothing yet, as some brokers may not have heard of it.
+_SETTLED_US: Final = 600 * 1_000_000
 
 
 class SecurityState:
@@ -81,12 +81,10 @@ class SecurityState:
         return {number: each.key for number, each in self._keys.keys.items()}
 
     def token(self, claims_of: Callable[[int], Claims]) -> bytes:
-        """Signs what ``claims_of`` makes of a key's id, with the newest of which all brokers have
-        heard by now."""
-        known = self._keys.keys
-        heard_of = [each for each in known if known[each].made_us <= self._stamp_us() - _HEARD_US]
-        signs = max(heard_of, default=min(known))
-        return sign(claims_of(signs), known[signs].key)
+        """Signs what ``claims_of`` makes of the id of the newest key that all brokers know."""
+        keys, settled_us = self._keys.keys, self._stamp_us() - _SETTLED_US
+        newest = max((each for each in keys if keys[each].made_us < settled_us), default=min(keys))
+        return sign(claims_of(newest), keys[newest].key)
 
     def is_gone(self, principal: Principal) -> bool:
         """Tells if that was a user who is no more."""

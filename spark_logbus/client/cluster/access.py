@@ -20,33 +20,56 @@ if TYPE_CHECKING:
     from spark_logbus.client.config import ClientConfig
     from spark_logbus.security.tls import ClientTls
 
-#: How long a token is asked for. One that is handed out has two thirds of that left at least.
-TOKEN_MS: Final = 3_600_000
+#: How long a token is asked for, of which brokers give as much as they are configured to. One that
+#: is handed out has two thirds of what they give left at least.
+TOKEN_MS: Final = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, and when it expires by the brokers' clocks. Compared by ``scope``: who owns it, and
+    what it is good for."""
+
+    value: bytes = field(repr=False, compare=False)
+    expires_us: int = field(compare=False)
+    scope: str
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Means by which a task reaches brokers that encrypt, or ask who it is; sent to tasks."""
+    """Means by which a task reaches brokers that encrypt, or ask who it is; sent to tasks. Equal to
+    another one where connections that were made with either are as good."""
 
     tls: ClientTls | None = None
-    token: bytes | None = field(default=None, repr=False)
+    token: Token | None = None
 
 
 class ShownToken:
-    """The token that a process shows on new connections, the newest that it was handed.
-    Thread-safe."""
+    """The token that a process shows on new connections: of those of one scope that it was handed,
+    the one that lasts longest. Thread-safe."""
 
-    def __init__(self, token: bytes | None) -> None:
-        self._token = token
+    def __init__(self, access: Access | None) -> None:
+        self._lock = threading.Lock()
+        self._token = None if access is None else access.token
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     def take(self, access: Access | None) -> None:
-        if access is not None and access.token is not None:
-            self._token = access.token
+        token = None if access is None else access.token
+        with self._lock:
+            # A task that is repeated comes with the token of its first attempt.
+            if (
+                token is not None
+                and token == self._token
+                and token.expires_us > self._token.expires_us
+            ):
+                self._token = token
 
     def get(self) -> bytes:
         if self._token is None:
             raise AuthenticationError("This task was handed no token.")
-        return self._token
+        return self._token.value
 
 
 class TokenSource:
@@ -59,21 +82,43 @@ class TokenSource:
         self._issue = issue
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[tuple[Grant, ...], tuple[bytes, float]] = {}
+        self._known: dict[tuple[Grant, ...], _Kept] = {}
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
 
-    def get(self, grants: tuple[Grant, ...]) -> bytes:
+    def get(self, grants: tuple[Grant, ...]) -> Token | None:
+        """Returns a token; None where brokers ask nobody who they are."""
         with self._lock:
-            now = self._clock.monotonic()
-            token, good_until = self._known.get(grants, (b"", now))
-            if now >= good_until:
+            now_us, now_s = self._clock.now_us(), self._clock.monotonic()
+            self._known = {
+                each: kept for each, kept in self._known.items() if kept.is_good(now_us, now_s)
+            }
+            kept = self._known.get(grants)
+            if kept is None:
                 answer = self._issue(grants, TOKEN_MS)
-                token, good_until = answer.token, now + answer.lifetime_ms / 3_000
-                self._known = {known: kept for known, kept in self._known.items() if kept[1] > now}
-                self._known[grants] = token, good_until
-            return token
+                token = None
+                if answer.token:
+                    token = Token(answer.token, answer.expires_us, answer.scope)
+                kept = _Kept(token, answer.lifetime_ms / 3_000, now_us, now_s)
+                self._known[grants] = kept
+            return kept.token
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    token: Token | None
+    lasts_s: float
+    since_us: int
+    since_s: float
+
+    def is_good(self, now_us: int, now_s: float) -> bool:
+        """Tells if it is young by both clocks: one of them stands while a laptop sleeps, and people
+        set the other one."""
+        return (
+            now_s < self.since_s + self.lasts_s
+            and 0 <= now_us - self.since_us < self.lasts_s * 1_000_000
+        )
 
 
 def tls_of_tasks(config: ClientConfig) -> ClientTls | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spark_logbus.client.cluster.access import Access
 from spark_logbus.errors import BrokerUnavailableError, ConfigError
@@ -16,9 +16,8 @@ class Bootstrap:
     """Brokers to ask for the whole cluster. A value: Spark sends it from driver to tasks."""
 
     brokers: tuple[BrokerAddress, ...]
-    #: How they are reached, where they encrypt or ask who connects. Not compared: a token that was
-    #: renewed is for the same brokers.
-    access: Access | None = field(default=None, compare=False)
+    #: How they are reached, where they encrypt or ask who connects.
+    access: Access | None = None
 
     def __post_init__(self) -> None:
         if not self.brokers:

@@ -38,7 +38,7 @@ from spark_logbus.protocol import (
     TopicInfo,
 )
 from spark_logbus.retry import Backoff, Deadline, gave_up
-from spark_logbus.security.tokens import Grant
+from spark_logbus.security.tokens import Grant, grants_on_topics
 from spark_logbus.wire.pool import ConnectionPool
 
 # Answered from memory: a broker that takes longer is stopped or cut off, and another one is asked.
@@ -62,7 +62,7 @@ class Cluster:
         rebootstrap: Callable[[], Bootstrap] | None = None,
         clock: Clock,
     ) -> None:
-        self._shown = ShownToken(None if bootstrap.access is None else bootstrap.access.token)
+        self._shown = ShownToken(bootstrap.access)
         config = self._with_access(config, bootstrap.access)
         self.config = config
         self.clock = clock
@@ -71,7 +71,7 @@ class Cluster:
         self._callers = BrokerCalls(self.pool, config, bootstrap, rebootstrap)
         self._nearest = NearestReplicas(
             rack=config.rack or os.environ.get(RACK_VARIABLE) or None,
-            local_sockets=config.local_sockets,
+            local_sockets=config.uses_local_sockets,
             clock=clock,
         )
         self._metadata = Metadata()  # replaced as a whole, under _lock; read without it
@@ -91,6 +91,7 @@ class Cluster:
     def after_fork(self) -> None:
         self._make_locks()
         self._tokens.after_fork()
+        self._shown.after_fork()
         was_closing, self._closing = self._closing.is_set(), threading.Event()
         if was_closing:
             self._closing.set()
@@ -199,15 +200,13 @@ class Cluster:
         if self.config.tls is None and self.config.login is None:
             return self.bootstrap
         token = None
-        if self.config.login is not None:
-            allowed = (*operations, "describe")
-            token = self._tokens.get(
-                tuple(Grant("topic", each, allowed) for each in sorted({*topics}))
-            )
+        if self.config.login is not None or self.config.shows_certificate:
+            token = self._tokens.get(grants_on_topics(topics, operations))
         return replace(self.bootstrap, access=Access(tls_of_tasks(self.config), token))
 
     def take_access(self, bootstrap: Bootstrap) -> None:
-        """Shows the token that ``bootstrap`` has on new connections from now on."""
+        """Shows the token that ``bootstrap`` has on new connections from now on, if that is of the
+        same scope and lasts longer."""
         self._shown.take(bootstrap.access)
 
     def _with_access(self, config: ClientConfig, access: Access | None) -> ClientConfig:

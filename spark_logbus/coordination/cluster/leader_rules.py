@@ -132,6 +132,37 @@ def is_elected_unclean(
     return rule
 
 
+def is_refused(
+    broker_id: int, now: PartitionState, claim: LeadershipClaim, why: str, kept_end: int | None
+) -> Ruling:
+    """Lets a broker note why it does not serve what it leads, or alone may lead: as its leader in
+    the next epoch then, so that another can be elected, or the log given up. Where another is in
+    sync, that one is to lead, and the broker is a member no more."""
+    where = claim.topic_partition
+    if broker_id != now.leader and now.in_sync != [broker_id]:
+        return Ruling(
+            None,
+            NotLeaderError(f"Broker {broker_id} does not lead {where}: broker {now.leader} does."),
+        )
+    if (left := without_member(now, broker_id)) is not None:
+        return Ruling(
+            left,
+            NotLeaderError(
+                f"Broker {broker_id} cannot lead {where} ({why}), and brokers "
+                f"{listed(left.in_sync)} are in sync: one of them is to."
+            ),
+        )
+    end, epoch = _later(claim.end, now.end), now.leader_epoch
+    if broker_id != now.leader:
+        # What was acknowledged was on its disk too: without it, it does not lead after this either.
+        end, epoch = _later(end, now.committed), epoch + 1
+    return Ruling(
+        msgspec.structs.replace(
+            now, leader=broker_id, leader_epoch=epoch, refused=why, end=end, kept_end=kept_end
+        )
+    )
+
+
 def behind_all(now: PartitionState, end: int) -> int:
     """Returns an offset behind all that a partition may have had, whose log ends at ``end``."""
     return go_on_at(max(end, now.end or 0, now.committed or 0, now.go_on_at or 0))

@@ -27,11 +27,10 @@ from spark_logbus.coordination.cluster.leader_rules import (
     changed_by_leader,
     is_elected,
     is_elected_unclean,
+    is_refused,
     joins_by_move,
     leads_on,
     leaves_lead,
-    listed,
-    without_member,
 )
 from spark_logbus.coordination.cluster.state_nodes import StateNodes
 from spark_logbus.coordination.cluster.state_watch import StateWatch
@@ -310,11 +309,11 @@ class PartitionStates:
         end: int,
         kept_end: int | None = None,
     ) -> None:
-        """Note that the leader does not serve the partition, up to where its log is known to have
-        been on disk, and where that ends now if it is there. Raises UnknownTopicError, and
-        NotLeaderError when the broker does not lead the partition, or another is in sync: then this
-        one is not any more, and the other can be elected."""
-        claim = LeadershipClaim(topic_partition, topic_id)
+        """Note that the leader does not serve the partition, or the only broker in sync, up to
+        where its log is known to have been on disk, and where that ends now if it is there. Raises
+        UnknownTopicError, and NotLeaderError when the broker is neither, or another is in sync:
+        then this one is not any more, if it led, and the other can be elected."""
+        claim = LeadershipClaim(topic_partition, topic_id, end=end)
         path = paths.partition_state(topic_partition)
         description = f"note that {topic_partition} is not served"
 
@@ -325,27 +324,13 @@ class PartitionStates:
             now = PartitionState(leader=broker_id, leader_epoch=0, in_sync=[broker_id])
             if node is not None:
                 now = self._state_nodes.decode(node, path)
-            if now.leader != broker_id:
-                raise NotLeaderError(
-                    f"Broker {broker_id} does not lead {topic_partition}: broker {now.leader} does."
-                )
-            left = without_member(now, broker_id)
-            if left is not None:
-                if left != now:
-                    self._state_nodes.write(
-                        description, {topic_partition: left}, topics, {path: node}, deadline
-                    )
-                raise NotLeaderError(
-                    f"Broker {broker_id} cannot lead {topic_partition} ({why}), and brokers "
-                    f"{listed(left.in_sync)} are in sync: one of them is to."
-                )
-            new = msgspec.structs.replace(
-                now, refused=why, end=_later(end, now.end), kept_end=kept_end
-            )
-            if node is None or new != now:
+            new, refusal = is_refused(broker_id, now, claim, why, kept_end)
+            if new is not None and (node is None or new != now):
                 self._state_nodes.write(
                     description, {topic_partition: new}, topics, {path: node}, deadline
                 )
+            if refusal is not None:
+                raise refusal
 
         self._nodes.repeat(description, attempt)
 

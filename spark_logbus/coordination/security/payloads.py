@@ -33,6 +33,9 @@ class TokenKeyPayload(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes
     made_us: Annotated[int, msgspec.Meta(ge=0)]
 
+    def __repr__(self) -> str:
+        return f"TokenKeyPayload(made_us={self.made_us})"
+
 
 class TokenKeysPayload(msgspec.Struct, frozen=True, kw_only=True):
     """Keys by their ids; the newest signs, all verify. ``secret`` makes the salts of users that
@@ -40,3 +43,6 @@ class TokenKeysPayload(msgspec.Struct, frozen=True, kw_only=True):
 
     keys: dict[int, TokenKeyPayload]
     secret: bytes
+
+    def __repr__(self) -> str:
+        return f"TokenKeysPayload({self.keys})"

@@ -17,8 +17,8 @@ from spark_logbus.zookeeper.transactions import Create, SetData
 from spark_logbus.zookeeper.watches import Change, WatchedRefresh
 
 _DAY_US: Final = 24 * 3600 * 1_000_000
-# The newest is not used at once, and the last that it replaces verifies for a day after that:
-# longer than any token lasts.
+# A key begins to sign some minutes after it was made, and goes on until the next does. So it
+# verifies for a day after that: as long as any token lasts.
 _KEPT: Final = 3
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_logbus.client import Admin, Bootstrap, Cluster
+from spark_logbus.client import Admin, Cluster
 from spark_logbus.datasource.planning import splitter
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import Commit
@@ -48,7 +48,7 @@ def look_up(config: LoadConfig, last: Commit | None, *, now_us: int) -> LoadSour
     Raises DataLossError, ConfigError, and what the client does.
     """
     topic = config.topic
-    with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
+    with Cluster.from_zookeeper(config.zookeeper) as cluster:
         admin = Admin(cluster)
         snapshot = take_snapshot(admin, Topics((topic,)), missing_ok=False)
         start: Mapping[TopicPartition, int] = NOTHING

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_logbus.audit.warehouse import Loads
-from spark_logbus.client import Admin, Bootstrap, Cluster
+from spark_logbus.client import Admin, Cluster
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import ReprocessConfig, first_start, last_end
@@ -103,7 +103,7 @@ def look_up_window(config: ReprocessConfig, last: Commit, loads: Loads, *, now_u
     Raises NotInLogError, DataLossError, ConfigError, and what the client does.
     """
     topic = config.topic
-    with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
+    with Cluster.from_zookeeper(config.zookeeper) as cluster:
         admin = Admin(cluster)
         snapshot = take_snapshot(admin, Topics((topic,)), missing_ok=False)
         require_same_log(snapshot, topic, last, another_target=config.another_target)

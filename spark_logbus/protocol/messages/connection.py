@@ -20,6 +20,9 @@ class HandshakeRequest(Message):
     mechanism: str = ""
     data: bytes = b""
 
+    def __repr__(self) -> str:
+        return f"HandshakeRequest({self.client_id!r}, mechanism={self.mechanism!r})"
+
 
 class HandshakeResponse(Message):
     """``goes_on``: the login is not over; the next round answers ``data``."""

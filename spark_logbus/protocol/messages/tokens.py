@@ -16,8 +16,16 @@ class IssueTokenRequest(Message):
 
 
 class IssueTokenResponse(Message):
+    """``token`` is empty where brokers ask nobody who they are. ``scope`` differs between tokens
+    of different owners or grants, and is no secret."""
+
     token: bytes
     lifetime_ms: int
+    expires_us: int = 0
+    scope: str = ""
+
+    def __repr__(self) -> str:
+        return f"IssueTokenResponse(lifetime_ms={self.lifetime_ms}, scope={self.scope!r})"
 
 
 declare(

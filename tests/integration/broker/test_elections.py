@@ -220,3 +220,34 @@ def test_nobody_leads_when_the_last_log_in_sync_is_lost(
     state = brokers.state()
     assert (state.leader, state.in_sync) == (leader, [leader])
     assert not any(brokers.serves(each) for each in BROKERS)
+
+
+def test_the_only_one_in_sync_says_that_it_has_lost_its_log_though_it_did_not_lead(
+    brokers: BrokerProcesses, cluster: Cluster
+) -> None:
+    """Leaders that have lost their logs leave it to the others in sync. One of those has lost its
+    own, too, and the broker with some of the records was not in sync."""
+    leader = create(brokers, cluster)
+    second, third = sorted({*BROKERS} - {leader})
+    send(cluster, range(60))
+    brokers.processes[third].kill()
+    brokers.wait_until_in_sync(leader, second)
+    send(cluster, range(60, 100))
+    wait_until(lambda: (brokers.state().committed or 0) >= 60, message="it is noted")
+    for each in (second, leader):
+        brokers.signal(each, signal.SIGSTOP)
+    for each in (second, leader):
+        brokers.empty_disk(each)
+    before = brokers.state()
+    assert sorted(before.in_sync) == sorted([leader, second]), "nobody was left to drop one"
+    brokers.start(leader)
+    brokers.wait_until_in_sync(second)
+    brokers.start(second, third)
+    refused = wait_until(lambda: brokers.state().refused, message="the only one in sync refuses")
+    assert "logbus topics elect t --partition 0 --unclean" in (refused or "")
+    state = brokers.state()
+    assert (state.leader, state.in_sync) == (second, [second])
+    plan = Admin(cluster).elect_unclean("t", execute=True)
+    assert [(each.elected, each.in_sync) for each in plan.rows] == [(third, (second,))]
+    brokers.wait_until_led(by=third)
+    brokers.wait_until_in_sync(*BROKERS)

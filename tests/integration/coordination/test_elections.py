@@ -275,6 +275,23 @@ class TestRefused:
         assert cluster.state.refused == "It is torn."
         assert cluster.state.in_sync == [1]
 
+    def test_the_only_one_in_sync_refuses_as_the_leader(self, cluster: Cluster) -> None:
+        """Broker 1 has left the lead. Another can be elected then, or the log be given up."""
+        left = unchanged(in_sync=[2], replicas={2: "log-2"}, committed=12)
+        cluster.create(state=left)
+        for _ in range(2):
+            self.refuse(cluster, 2)
+            assert cluster.state == msgspec.structs.replace(
+                left, leader=2, leader_epoch=5, end=12, refused="It is torn."
+            )
+        for other in (1, 3):
+            with pytest.raises(NotLeaderError, match="broker 2 does"):
+                self.refuse(cluster, other)
+        cluster.states.give_up(T0, topic_id=cluster.topic_id, go_on_at=90)
+        assert cluster.state.go_on_at == 90
+        led = cluster.lead(cluster.claim(2, log_id="log-2", end=12), 2)
+        assert (led.leader_epoch, led.refused) == (6, None)
+
     def test_a_follower_refuses_nothing(self, replicated: Cluster) -> None:
         with pytest.raises(NotLeaderError, match="broker 1 does"):
             self.refuse(replicated, 2)
@@ -539,6 +556,14 @@ class TestUncleanElections:
             T0, broker_id=1, topic_id=replicated.topic_id, why="It is gone.", end=9
         )
         elected = self.elect(replicated, live=[1, 2, 3])
+        assert (elected.leader, elected.in_sync, elected.refused) == (3, [3], None)
+
+    def test_the_only_one_in_sync_that_refuses_is_passed_over(self, cluster: Cluster) -> None:
+        cluster.create(state=unchanged(in_sync=[2], replicas={2: "log-2"}))
+        with pytest.raises(NotLeaderError, match="brokers 2, which are in sync, run"):
+            self.elect(cluster, live=[1, 2, 3])
+        cluster.states.refuse(T0, broker_id=2, topic_id=cluster.topic_id, why="It is gone.", end=9)
+        elected = self.elect(cluster, leader_epoch=5, live=[1, 2, 3])
         assert (elected.leader, elected.in_sync, elected.refused) == (3, [3], None)
 
     def test_what_nobody_has_led(self, cluster: Cluster) -> None:
@@ -884,6 +909,15 @@ class TestLostReplies:
         assert elected[T0] == replicated.state
         assert (replicated.state.leader, replicated.state.leader_epoch) == (4, 5)
         assert replicated.topic().partitions == {0: [1, 2, 4]}, "2 is in sync, and has all"
+
+    def test_of_a_refusal_of_the_only_one_in_sync(
+        self, proxy: Proxy, unlucky: PartitionStates, replicated: Cluster
+    ) -> None:
+        replicated.put_state(unchanged(in_sync=[2], replicas={2: "log-2"}))
+        proxy.lose_reply(MULTI)
+        unlucky.refuse(T0, broker_id=2, topic_id=replicated.topic_id, why="It is torn.", end=9)
+        assert proxy.lost == 1
+        assert (replicated.state.leader, replicated.state.leader_epoch) == (2, 5)
 
     def test_one_that_has_left_says_so_though_its_reply_was_lost(
         self, proxy: Proxy, unlucky: PartitionStates, replicated: Cluster

@@ -24,7 +24,11 @@ from spark_logbus.broker.replica.states import Replicas, ReplicaState
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.clock import SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
-from spark_logbus.coordination.cluster.leader_rules import is_elected_unclean, leaves_lead
+from spark_logbus.coordination.cluster.leader_rules import (
+    is_elected_unclean,
+    is_refused,
+    leaves_lead,
+)
 from spark_logbus.coordination.cluster.moves import PartitionMoves
 from spark_logbus.coordination.cluster.partition_states import LeadResult, PartitionStates
 from spark_logbus.coordination.cluster.topic_records import (
@@ -198,9 +202,12 @@ class Topics:
     ) -> None:
         now = self.known.get(topic_partition) or PartitionState(broker_id, 0, [broker_id])
         assert isinstance(now, PartitionState)
-        self.known[topic_partition] = msgspec.structs.replace(
-            now, refused=why, end=max(end, now.end or 0), kept_end=kept_end
-        )
+        claim = LeadershipClaim(topic_partition, topic_id, end)
+        ruling = is_refused(broker_id, now, claim, why, kept_end)
+        if ruling.state is not None:
+            self.known[topic_partition] = ruling.state
+        if ruling.refusal is not None:
+            raise ruling.refusal
 
 
 class Writers:

@@ -218,6 +218,35 @@ def test_what_the_operating_system_has_not_flushed_yet_is_not_missing(here: Repl
     assert here.replica_manager.leader_of(T0).log.flushed_end == 3
 
 
+def test_the_only_one_in_sync_that_has_lost_its_log_refuses_the_partition(
+    here: Replicated, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Broker 2 led, and has left those in sync: nobody else says that nobody can lead."""
+    here.topics.known[T0] = PartitionState(2, 5, [1], end=2, committed=3)
+    here.tell_assigned([2, 1, 3])
+
+    def noted() -> PartitionState:
+        now = here.topics.known[T0]
+        assert isinstance(now, PartitionState)
+        return now
+
+    def is_refused() -> bool:
+        here.replica_manager.states_changed({"t"})
+        error = here.replica_manager.refused().get(T0)
+        return error is not None and error.message == noted().refused
+
+    wait_until(is_refused)
+    now = noted()
+    assert (now.leader, now.leader_epoch, now.in_sync, now.end) == (1, 6, [1], 3)
+    assert "logbus topics elect t --partition 0 --unclean" in (now.refused or "")
+    assert now.refused in [each.message for each in caplog.records if each.levelname == "ERROR"]
+    assert not here.leads()
+    # Another is elected, unclean, and this one follows that.
+    here.tell_state(PartitionState(3, 7, [3], end=1))
+    wait_until(lambda: here.state() is ReplicaState.FOLLOWING)
+    assert here.replica_manager.refused() == {}
+
+
 def test_a_write_that_was_published_by_half_hides_nothing_at_a_follower(here: Replicated) -> None:
     """Its new leader publishes the rest, and gives a watermark that lies in no write."""
     here.tell_assigned([1, 2, 3])
