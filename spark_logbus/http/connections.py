@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from dataclasses import dataclass
@@ -195,7 +196,7 @@ def _drain(sock: socket.socket) -> bool:
     a socket which was asked to read no more."""
     try:
         for _ in range(_MAX_READS):
-            if not sock.recv(_MAX_READ):
+            if not receive_raw(sock, _MAX_READ):
                 break
     except BlockingIOError:
         pass
@@ -206,8 +207,24 @@ def _drain(sock: socket.socket) -> bool:
 
 def cut_off(sock: socket.socket, how: int = socket.SHUT_RDWR) -> None:
     """End the wait of a socket's thread, which then closes it."""
+    # Not by the method of an encrypted one, which would send in the open from then on.
     with contextlib.suppress(OSError):
-        sock.shutdown(how)
+        socket.socket.shutdown(sock, how)
+
+
+def end_sending(sock: socket.socket) -> None:
+    """Tell the client that nothing more comes."""
+    if isinstance(sock, ssl.SSLSocket):
+        sock.setblocking(False)  # its farewell is not waited for
+        with contextlib.suppress(OSError, ValueError):
+            sock.unwrap()
+        sock.setblocking(True)
+    cut_off(sock, socket.SHUT_WR)
+
+
+def receive_raw(sock: socket.socket, limit: int) -> bytes:
+    """Receives what is not looked at, so that it need not be decrypted."""
+    return socket.socket.recv(sock, limit)
 
 
 def _crowded() -> HttpError:

@@ -19,14 +19,21 @@ _RETRY_AFTER_S = 1
 @dataclass(frozen=True, slots=True)
 class Request:
     """``parameters`` are those of the route's path, ``query`` what stands behind the path, and
-    ``headers`` have names in small letters."""
+    ``headers`` have names in small letters.
+
+    ``address`` is the client's, ``certificate`` the one that it has shown, as DER, which was
+    checked. ``caller`` is whom a handler takes it for, whatever that finds out.
+    """
 
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
+    body: bytes = field(default=b"", repr=False)
     parameters: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # passwords are in them
+    address: str = ""
+    certificate: bytes | None = field(default=None, repr=False)
+    caller: Any = None
 
     def json(self) -> Any:
         """The body. Raises HttpError (400) when it is not JSON."""

@@ -1,9 +1,10 @@
 """The standard library's HTTP server, with limits.
 
 ``http.server`` parses requests, ``socketserver`` accepts connections; what is here bounds them.
-A connection carries one request and has a thread. The head of a request, its body, their number and
-their time are limited (``connections``). Every client is answered: one for which there is no place,
-or whose request does not come, is told so.
+A connection carries one request and has a thread, on which TLS shakes hands, too. The head of a
+request, its body, their number and their time are limited (``connections``). Every client is
+answered: one for which there is no place, or whose request does not come, is told so; but for one
+with TLS that has not shaken hands.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import logging
 import socket
 import socketserver
+import ssl
 import sys
 import threading
+from collections.abc import Callable
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
@@ -21,7 +24,14 @@ from typing import Any, cast
 from urllib.parse import parse_qsl
 
 from spark_logbus.clock import Clock
-from spark_logbus.http.connections import MAX_CONNECTIONS, Connections, Lingering, cut_off
+from spark_logbus.http.connections import (
+    MAX_CONNECTIONS,
+    Connections,
+    Lingering,
+    cut_off,
+    end_sending,
+    receive_raw,
+)
 from spark_logbus.http.routes import HttpError, Request, Response, Routes
 
 logger = logging.getLogger(__name__)
@@ -33,12 +43,21 @@ _PAUSE_S = 1.0  # without accepting, when there are no descriptors left
 _JOIN_S = 5.0
 
 
+#: Returns the context for a new connection.
+TlsContexts = Callable[[], ssl.SSLContext]
+
+
 class HttpServer:
     """``start`` and ``stop`` are called once each. Handlers run on several threads at a time."""
 
-    def __init__(self, *, host: str, port: int, routes: Routes, clock: Clock) -> None:
-        """Raises OSError when the address cannot be had, OverflowError when it is no port."""
-        self._server = _Server(host, port, routes=routes, clock=clock)
+    def __init__(
+        self, *, host: str, port: int, routes: Routes, clock: Clock, tls: TlsContexts | None = None
+    ) -> None:
+        """``tls`` encrypts each connection by the context that it returns. Raises OSError when the
+        address cannot be had, OverflowError when it is no port, and what ``tls`` does."""
+        if tls is not None:
+            tls()  # it is told now if that cannot be used
+        self._server = _Server(host, port, routes=routes, clock=clock, tls=tls)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_TICK_S,), name="http", daemon=True
@@ -66,8 +85,11 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, host: str, port: int, *, routes: Routes, clock: Clock) -> None:
+    def __init__(
+        self, host: str, port: int, *, routes: Routes, clock: Clock, tls: TlsContexts | None
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._tls = tls
         self.routes = routes
         self.stopping = threading.Event()
         self.connections = Connections(clock)
@@ -84,11 +106,19 @@ class _Server(socketserver.ThreadingTCPServer):
             self.stopping.wait(_PAUSE_S)
             raise
         sock.setblocking(True)
+        if self._tls is not None:
+            context = self._tls()
+            # A request says itself where it ends, and one that breaks off can still be answered.
+            context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
+            sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         return sock, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self.connections.admit(request):
             super().process_request(request, client_address)
+            return
+        if self._tls is not None:
+            super().shutdown_request(request)
             return
         error = HttpError(503, f"All {MAX_CONNECTIONS} connections are taken; ask again.")
         request.setblocking(False)
@@ -157,6 +187,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         self.requestline = self.command = ""
         self.request_version = self.default_request_version
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.do_handshake()
         try:
             if self._parse():
                 self._respond(self._answer())
@@ -191,7 +223,15 @@ class _RequestHandler(BaseHTTPRequestHandler):
         parameters: dict[str, str] = {}
         for name, value in parse_qsl(query):
             parameters.setdefault(name, value)  # given twice, the first counts
-        request = Request(self.command, path, parameters, body, headers=headers)
+        request = Request(
+            self.command,
+            path,
+            parameters,
+            body,
+            headers=headers,
+            address=self.client_address[0],
+            certificate=_certificate(self.request),
+        )
         refusal = self.server.connections.begin_work(self.request)
         if refusal is not None:
             return self.server.routes.refusal(refusal, request)
@@ -236,6 +276,10 @@ class _RequestHandler(BaseHTTPRequestHandler):
         """Waits until the client closes, or its time is over: to close while it sends the rest of
         its request, or another one, would take the response from it."""
         self.server.connections.end_response(self.request)
-        self.connection.shutdown(socket.SHUT_WR)
-        while self.connection.recv(1 << 16):
+        end_sending(self.connection)
+        while receive_raw(self.connection, 1 << 16):
             pass
+
+
+def _certificate(sock: socket.socket) -> bytes | None:
+    return sock.getpeercert(binary_form=True) if isinstance(sock, ssl.SSLSocket) else None

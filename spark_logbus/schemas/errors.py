@@ -86,7 +86,14 @@ class NotPermittedError(InvalidRequestError):
 
 
 class ReferenceExistsError(InvalidRequestError):
-    """The deletion of a version that another schema refers to."""
+    """The deletion of a version that another schema refers to, of the subject ``referrer``."""
+
+    def __init__(self, message: str, referrer: str = "") -> None:
+        super().__init__(message, referrer)
+        self.referrer = referrer
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class SubjectChangedError(InvalidRequestError):

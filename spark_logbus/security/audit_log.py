@@ -13,7 +13,9 @@ from spark_logbus.clock import Clock
 from spark_logbus.errors import LogbusError
 from spark_logbus.security.identity import Identity
 
-logger = logging.getLogger("logbus.audit")
+#: It is written to whatever the level of others.
+AUDIT_LOGGER: Final = "logbus.audit"
+logger = logging.getLogger(AUDIT_LOGGER)
 
 # So many lines of one kind, about one principal, in each span of so many seconds; the rest is
 # counted. Else who is refused could fill the disk with it.

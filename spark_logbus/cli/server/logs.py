@@ -10,6 +10,8 @@ import threading
 from types import TracebackType
 from typing import Final
 
+from spark_logbus.security.audit_log import AUDIT_LOGGER
+
 TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
 
 # What every record has; whatever else is there was passed with ``extra=``.
@@ -57,6 +59,7 @@ def configure(*, format: str, level: str, broker_id: int) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     logging.getLogger("spark_logbus").setLevel(level.upper())
+    logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread

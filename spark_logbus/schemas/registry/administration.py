@@ -124,7 +124,8 @@ class SchemaAdministration:
                         raise ReferenceExistsError(
                             f"Version {version} of the subject {name!r} is referred to by version "
                             f"{each.version} of {other.name!r} (id {each.schema_id}); delete that "
-                            "one first."
+                            "one first.",
+                            other.name,
                         )
 
     # -- compatibility and modes ---------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -13,12 +14,14 @@ from spark_logbus.schemas.avro_errors import logbus_errors
 from spark_logbus.schemas.errors import (
     InvalidSchemaError,
     NotConfiguredError,
+    ReferenceExistsError,
     UnknownSubjectError,
 )
 from spark_logbus.schemas.registry.administration import SchemaAdministration
 from spark_logbus.schemas.registry.registry import RegisteredSchema, SchemaRegistry
 from spark_logbus.schemas.registry.subjects import Content, Mode, parse_version
 from spark_logbus.schemas.rest.absent import handlers_of_absent
+from spark_logbus.schemas.rest.access import Access
 from spark_logbus.schemas.rest.answers import (
     accepted,
     accepted_for_error,
@@ -30,6 +33,7 @@ from spark_logbus.schemas.rest.answers import (
     text_answer,
 )
 from spark_logbus.schemas.rest.requests import (
+    GivenSchema,
     body_of,
     flag,
     id_of,
@@ -40,6 +44,7 @@ from spark_logbus.schemas.rest.requests import (
     subject_of,
     subject_or_none,
 )
+from spark_logbus.security.acls import Operation
 
 _NO_SUBJECT: Final = 40401
 _NO_VERSION: Final = 40402
@@ -58,9 +63,12 @@ T = TypeVar("T")
 class RestApi:
     """Handlers of requests. Thread-safe."""
 
-    def __init__(self, registry: SchemaRegistry, administration: SchemaAdministration) -> None:
+    def __init__(
+        self, registry: SchemaRegistry, administration: SchemaAdministration, access: Access
+    ) -> None:
         self._registry = registry
         self._administration = administration
+        self._access = access
 
     def routes(self) -> Routes:
         versions = "/subjects/{subject}/versions"
@@ -100,7 +108,10 @@ class RestApi:
             **handlers_of_absent(self._registry),
         }
         return Routes(
-            {route: _negotiated(handler) for route, handler in handlers.items()},
+            {
+                route: _negotiated(self._access.guarded(route, handler))
+                for route, handler in handlers.items()
+            },
             describe=describe,
             content_type=accepted_for_error,
         )
@@ -118,7 +129,8 @@ class RestApi:
             deleted=flag(request, "deleted"),
             deleted_only=flag(request, "deletedOnly"),
         )
-        return answer(request, page(request, found))
+        shown = [each for each in found if self._access.allows(request, Operation.DESCRIBE, each)]
+        return answer(request, page(request, shown))
 
     def _list_versions(self, request: Request) -> Response:
         only = flag(request, "deletedOnly")
@@ -156,8 +168,15 @@ class RestApi:
         )
         return answer(request, page(request, ids))
 
-    def _register(self, request: Request) -> Response:
+    def _given(self, request: Request) -> GivenSchema:
+        """The schema that was sent, and that refers to subjects that its sender may read."""
         given = schema_of(request)
+        for each in given.references:
+            self._access.require(request, Operation.READ, each.subject)
+        return given
+
+    def _register(self, request: Request) -> Response:
+        given = self._given(request)
         made = self._registry.register(
             subject_of(request),
             given.text,
@@ -169,7 +188,7 @@ class RestApi:
         return answer(request, {"id": made.schema_id, "version": made.version})
 
     def _look_up(self, request: Request) -> Response:
-        given = schema_of(request)
+        given = self._given(request)
         found = self._registry.lookup(
             subject_of(request),
             given.text,
@@ -182,15 +201,27 @@ class RestApi:
     def _delete_version(self, request: Request) -> Response:
         version = parse_version(request.parameters["version"])
         permanent = flag(request, "permanent")
-        deleted = self._administration.delete_version(
-            subject_of(request), version, permanent=permanent
-        )
+        with self._hiding_referrers(request):
+            deleted = self._administration.delete_version(
+                subject_of(request), version, permanent=permanent
+            )
         return answer(request, deleted)
 
     def _delete_subject(self, request: Request) -> Response:
         permanent = flag(request, "permanent")
-        deleted = self._administration.delete_subject(subject_of(request), permanent=permanent)
+        with self._hiding_referrers(request):
+            deleted = self._administration.delete_subject(subject_of(request), permanent=permanent)
         return answer(request, deleted)
+
+    @contextlib.contextmanager
+    def _hiding_referrers(self, request: Request) -> Iterator[None]:
+        """Names no subject that refers to another one to those who may not know of it."""
+        try:
+            yield
+        except ReferenceExistsError as error:
+            if self._access.allows(request, Operation.DESCRIBE, error.referrer):
+                raise
+            raise ReferenceExistsError("A subject that you may not see refers to that.") from None
 
     # -- ids -----------------------------------------------------------------------------
 
@@ -202,6 +233,8 @@ class RestApi:
             deleted=flag(request, "deleted"),
             latest_only=flag(request, "latestOnly"),
         )
+        may = {name: self._access.allows(request, Operation.READ, name) for name, _ in found}
+        found = [each for each in found if may[each[0]]]
         size, shown = 0, []
         for subject, each in page(request, found, most=_MAX_PAGE):
             content = self._registry.by_id(each.schema_id)
@@ -233,6 +266,11 @@ class RestApi:
 
     def _content(self, request: Request) -> Content:
         schema_id = id_of(request)
+        self._access.require_id(
+            request,
+            schema_id,
+            lambda: {name for name, _ in self._registry.uses(schema_id, deleted=True)},
+        )
         found = self._registry.by_id_now(schema_id)
         return replace(found, text=self._text(request, schema_id, found.text))
 
@@ -247,7 +285,12 @@ class RestApi:
     def _uses(self, request: Request) -> list[tuple[str, int]]:
         wanted = request.query.get("subject")
         uses = self._registry.uses(id_of(request), deleted=flag(request, "deleted"))
-        return [each for each in uses if wanted in (None, each[0])]
+        return [
+            each
+            for each in uses
+            if wanted in (None, each[0])
+            and self._access.allows(request, Operation.DESCRIBE, each[0])
+        ]
 
     # -- compatibility -------------------------------------------------------------------
 
@@ -255,7 +298,7 @@ class RestApi:
         verbose = flag(request, "verbose")
         named = request.parameters.get("version")
         version = None if named is None else parse_version(named)
-        given = schema_of(request)
+        given = self._given(request)
         subject = subject_of(request)
         try:
             faults = self._registry.check(
