@@ -86,7 +86,8 @@ class MetricsConfig:
 
     #: On by default: it costs nothing while nobody asks, and whoever looks for it is in trouble.
     enabled: bool = True
-    #: There is no password, and topic names are shown: only this machine, by default.
+    #: Topic names are shown, and without ``authenticate`` nobody is asked for a password: only
+    #: this machine, by default.
     host: str = "127.0.0.1"
     #: 0 takes a free port, so that brokers on one machine never collide, and keeps it over
     #: restarts. The broker logs it and writes it to ``<data_dir>/metrics.port``. Set it where
@@ -94,9 +95,18 @@ class MetricsConfig:
     port: int = 0
     #: Series for each partition; a broker with many thousands may be better off without.
     partitions: bool = True
+    #: Encrypt with the certificate of ``[tls]``; a client may show one, and need not.
+    tls: bool = False
+    #: Show /metrics to who may DESCRIBE the cluster, by HTTP Basic or a certificate. /healthz and
+    #: /livez, which load balancers ask, stay open.
+    authenticate: bool = False
 
     def __post_init__(self) -> None:
         require(0 <= self.port < 65_536, f"port must be 0 to 65535, got {self.port}.")
+        require(
+            self.tls or not self.authenticate,
+            "authenticate is true and tls is false: passwords would cross the network as they are.",
+        )
         require(bool(self.host), "host must not be empty; 0.0.0.0 listens on all addresses.")
 
 
@@ -266,6 +276,14 @@ class BrokerConfig:
             self.log.max_record_batch_bytes < self.network.max_frame_bytes,
             f"max_record_batch_bytes ({self.log.max_record_batch_bytes}) must be below "
             f"max_frame_bytes ({self.network.max_frame_bytes}).",
+        )
+        require(
+            self.tls.server is not None or not self.metrics.tls,
+            "tls is true in [metrics], but [tls] names no certificate to encrypt with.",
+        )
+        require(
+            self.security.authenticate or not self.metrics.authenticate,
+            "authenticate is true in [metrics] and false in [security]: this broker knows nobody.",
         )
 
 

@@ -347,6 +347,7 @@ class Broker:
             requests=self._requests,
             request_metrics=request_metrics,
             compaction=self._compactor.stats,
+            security=self._security,
         )
 
     def _make_dispatcher(

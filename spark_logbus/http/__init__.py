@@ -2,6 +2,6 @@
 docs/adr/0019-http.md."""
 
 from spark_logbus.http.routes import Handler, HttpError, Request, Response, Routes
-from spark_logbus.http.server import HttpServer
+from spark_logbus.http.server import HttpServer, TlsContexts
 
-__all__ = ["Handler", "HttpError", "HttpServer", "Request", "Response", "Routes"]
+__all__ = ["Handler", "HttpError", "HttpServer", "Request", "Response", "Routes", "TlsContexts"]

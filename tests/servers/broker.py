@@ -12,6 +12,7 @@ from spark_logbus.broker import (
     Broker,
     BrokerConfig,
     CompactionConfig,
+    MetricsConfig,
     MovesConfig,
     NetworkConfig,
     SecurityConfig,
@@ -48,6 +49,7 @@ def broker_here(
     compaction: CompactionConfig | None = None,
     tls: TlsConfig | None = None,
     security: SecurityConfig | None = None,
+    metrics: MetricsConfig | None = None,
 ) -> Iterator[Broker]:
     """A broker in this process. It keeps nothing of the disk in reserve, unless it is told to."""
     broker = Broker(
@@ -64,6 +66,7 @@ def broker_here(
             compaction=compaction or CompactionConfig(),
             tls=tls or TlsConfig(),
             security=security or SecurityConfig(),
+            metrics=metrics or MetricsConfig(),
         )
     )
     broker.start()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from spark_logbus.schemas.rest.access import RegistrySecurity
 from spark_logbus.schemas.rest.server import RegistryServer
 
 V1 = "application/vnd.schemaregistry.v1+json"
@@ -16,8 +19,8 @@ DEADLINE_S = 60.0
 
 
 @contextlib.contextmanager
-def serving(connect: str) -> Iterator[RegistryServer]:
-    server = RegistryServer(zookeeper=connect, host="127.0.0.1", port=0)
+def serving(connect: str, security: RegistrySecurity | None = None) -> Iterator[RegistryServer]:
+    server = RegistryServer(zookeeper=connect, host="127.0.0.1", port=0, security=security)
     server.start()
     try:
         yield server
@@ -44,11 +47,20 @@ class Answer:
 
 
 class Rest:
-    """Asks a registry; a body that is not bytes is sent as JSON."""
+    """Asks a registry; a body that is not bytes is sent as JSON. ``trust`` is for one that
+    encrypts, ``login`` a user and a password."""
 
-    def __init__(self, server: RegistryServer) -> None:
-        host, _, port = server.url.removeprefix("http://").rpartition(":")
+    def __init__(
+        self,
+        server: RegistryServer,
+        *,
+        trust: ssl.SSLContext | None = None,
+        login: tuple[str, str] | None = None,
+    ) -> None:
+        host, _, port = server.url.partition("://")[2].rpartition(":")
         self.address = (host, int(port))
+        self._trust = trust
+        self._login = {} if login is None else {"Authorization": basic(*login)}
 
     def __call__(
         self,
@@ -58,11 +70,12 @@ class Rest:
         *,
         headers: dict[str, str] | None = None,
     ) -> Answer:
-        connection = http.client.HTTPConnection(*self.address, timeout=DEADLINE_S)
+        connection = self._connection()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"Content-Type": V1} if body is not None else {}
         try:
-            connection.request(method, path, None if body is None else data, sent | (headers or {}))
+            sent |= self._login | (headers or {})
+            connection.request(method, path, None if body is None else data, sent)
             answered = connection.getresponse()
             received = answered.read()
             return Answer(
@@ -73,5 +86,14 @@ class Rest:
         finally:
             connection.close()
 
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._trust is None:
+            return http.client.HTTPConnection(*self.address, timeout=DEADLINE_S)
+        return http.client.HTTPSConnection(*self.address, timeout=DEADLINE_S, context=self._trust)
+
     def register(self, subject: str, text: str, **more: Any) -> Answer:
         return self("POST", f"/subjects/{subject}/versions", {"schema": text, **more})
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()

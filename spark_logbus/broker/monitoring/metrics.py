@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -69,7 +69,15 @@ def _family(metric: Metric, sources: MetricSources) -> Family:
 class Pages:
     """The pages of the broker's HTTP server. Thread-safe."""
 
-    def __init__(self, sources: MetricSources, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        sources: MetricSources,
+        *,
+        clock: Clock,
+        require_reader: Callable[[Request], None] = lambda _: None,
+    ) -> None:
+        """``require_reader`` raises HttpError for who may not read metrics."""
+        self._require_reader = require_reader
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
@@ -91,6 +99,7 @@ class Pages:
         )
 
     def metrics(self, request: Request) -> Response:
+        self._require_reader(request)
         with self._lock:
             now = self._clock.monotonic()
             if self._made is None or now - self._made_at >= _FRESH_S:

@@ -20,6 +20,7 @@ from spark_logbus.clock import SystemClock
 from spark_logbus.errors import ConfigError
 from spark_logbus.http import HttpServer, Request, Response, Routes
 from spark_logbus.metrics import PROMETHEUS_TEXT
+from spark_logbus.security.tls import ServerTls, of_server
 from spark_logbus.spark.lag.gauges import MAX_QUERIES, LagGauges
 from spark_logbus.spark.lag.progress import QueryLag, SourceLag, read_progress
 
@@ -41,8 +42,10 @@ class LagListener(StreamingQueryListener):
         host: str = "127.0.0.1",
         registry: CollectorRegistry | None = None,
         warn_after: int = 10,
+        tls: ServerTls | None = None,
     ) -> None:
-        """``warn_after``: warn when the lag of a query has grown so many times in a row.
+        """``warn_after``: warn when the lag of a query has grown so many times in a row. ``tls``:
+        serve by HTTPS with that certificate.
 
         Raises ConfigError when the address cannot be had.
         """
@@ -53,15 +56,18 @@ class LagListener(StreamingQueryListener):
         self._gauges = LagGauges()
         self._growth = _Growth(warn_after)
         self._registry = CollectorRegistry() if registry is None else registry
-        self._server = None if port is None else self._bind(host, port)
+        self._server = None if port is None else self._bind(host, port, tls)
         self._registry.register(self._gauges)
         if self._server is not None:
             self._server.start()
 
-    def _bind(self, host: str, port: int) -> HttpServer:
+    def _bind(self, host: str, port: int, tls: ServerTls | None) -> HttpServer:
         routes = Routes({"GET /metrics": self._page, "GET /": self._page})
         try:
-            return HttpServer(host=host, port=port, routes=routes, clock=SystemClock())
+            contexts = None if tls is None else of_server(tls).get
+            return HttpServer(
+                host=host, port=port, routes=routes, clock=SystemClock(), tls=contexts
+            )
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"Cannot serve metrics on {host}:{port}: {error}. Use another port, or 0 for a "
