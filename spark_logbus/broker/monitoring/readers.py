@@ -15,7 +15,7 @@ from spark_logbus.security.passwords import PasswordCheck
 
 
 class Readers:
-    """Everybody, or those who may DESCRIBE the cluster. Thread-safe."""
+    """Tells who may read: everybody, or who may DESCRIBE the cluster. Thread-safe."""
 
     def __init__(
         self, config: MetricsConfig, security: Security | None, health: Health, clock: Clock

@@ -82,7 +82,7 @@ _MAX_SEEN: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySecurity:
-    """Who may connect to a registry, and what they may do. All off by default."""
+    """Settings of who may connect to a registry, and do what. All off by default."""
 
     #: What connections are encrypted with; None: they are not.
     tls: ServerTls | None = None

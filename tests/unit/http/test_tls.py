@@ -140,7 +140,7 @@ def test_pages(server: HttpServer, trust: ssl.SSLContext) -> None:
 
 
 def test_an_answer_ends_with_a_farewell(server: HttpServer, trust: ssl.SSLContext) -> None:
-    """Without it nobody could tell the end from one that somebody on the way has cut off."""
+    """A client cannot tell an end without it from one that somebody on the way has made."""
     with dial(server, trust) as sock:
         sock.sendall(b"GET /big HTTP/1.1\r\n\r\n")
         assert everything(sock).endswith(b"\r\n\r\n" + BIG)
