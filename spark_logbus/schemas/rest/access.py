@@ -135,11 +135,10 @@ class Access:
             known = replace(request, caller=logins.principal(request))
             if needed is not None:
                 self.require(known, needed, subject_or_none(known))
-            answer = handler(known)
             if needed in _ADMINISTRATIVE and self._audit is not None:
                 on = _resource(subject_or_none(known))
-                self._audit.done(Identity(known.caller), request.address, route, on)
-            return answer
+                self._audit.asked(Identity(known.caller), request.address, route, on)
+            return handler(known)
 
         return handle
 
