@@ -82,7 +82,7 @@ def test_a_token_of_all_topics_stays_one() -> None:
 def test_a_token_is_verified() -> None:
     claims = Claims(1, "user:anna", 1_000, [Grant("topic", "t", ("read",))])
     token = sign(claims, KEY)
-    principal, scope = verify(token, {7: new_key(), 1: KEY}, now_us=999)
+    principal, scope, _ = verify(token, {7: new_key(), 1: KEY}, now_us=999)
     assert (principal, scope.expires_us) == (Principal("user", "anna"), 1_000)
     with pytest.raises(AuthenticationError, match=r"has expired.*token_max_ms"):
         verify(token, {1: KEY}, now_us=1_000)
