@@ -75,6 +75,7 @@ from spark_logbus.network import Network, TlsPort, allow_descriptors
 from spark_logbus.ports import bind_port
 from spark_logbus.security.tls import of_server
 from spark_logbus.zookeeper import Session, SessionState
+from spark_logbus.zookeeper.guarding import warn_of_open_nodes
 
 logger = logging.getLogger(__name__)
 
@@ -482,6 +483,7 @@ class Broker:
             self._monitoring.remember_port()
             allow_descriptors(config.network.max_connections)
             self._session.start()
+            warn_of_open_nodes(self._session)
             if self._security is not None:
                 self._security.state.start()
             self._network = self._monitoring.sources.network = self._listen()

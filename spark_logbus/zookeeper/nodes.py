@@ -21,10 +21,12 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
+from kazoo.security import ACL
 
 from spark_logbus.errors import CoordinationError, InvalidNameError, InvalidRequestError
 from spark_logbus.model import check_name
 from spark_logbus.retry import Deadline
+from spark_logbus.zookeeper.access import acl_of
 from spark_logbus.zookeeper.session import ReplyLostError, Session
 from spark_logbus.zookeeper.transactions import (
     MAX_TRANSACTION_BYTES,
@@ -201,14 +203,17 @@ class Nodes:
 
     # -- writes --------------------------------------------------------------------------
 
-    def ensure(self, path: str, *, deadline: Deadline | None = None) -> None:
-        """Create the node and its parents, without data, where they are missing."""
+    def ensure(self, path: str, *, private: bool = False, deadline: Deadline | None = None) -> None:
+        """Create the node and its parents, without data, where they are missing; ``private`` as
+        in ``Create``."""
         deadline = deadline or self.session.deadline()
         while True:
             try:
                 self.session.call(
                     f"create {path}",
-                    lambda client: client.ensure_path_async(self._absolute(path)),
+                    lambda client: client.ensure_path_async(
+                        self._absolute(path), acl=self._acl(private)
+                    ),
                     deadline,
                 )
                 return
@@ -234,13 +239,15 @@ class Nodes:
             return transaction.commit_async()
 
         results = self.session.call(description, submit, deadline, check=True)
-        for result in results:
+        for operation, result in zip(operations, results, strict=True):
             if isinstance(result, (RolledBackError, RuntimeInconsistency)):
                 continue  # undone or not tried because of the one that failed
             if isinstance(result, _CONFLICTS):
                 raise ConflictError(
                     f"ZooKeeper's nodes changed meanwhile ({description}: {type(result).__name__})."
                 ) from result
+            if isinstance(result, NoAuthError):
+                raise self.session.access_refused(f"{description} at {operation.path}") from result
             if isinstance(result, KazooException):
                 raise CoordinationError(
                     f"ZooKeeper refused to {description} ({type(result).__name__}); see its log."
@@ -269,11 +276,16 @@ class Nodes:
                     f"{last.message} Try again."
                 ) from last
 
+    def _acl(self, private: bool) -> list[ACL] | None:
+        """Returns the list for a node to be made; None: as the cluster has it (see ``guard``)."""
+        owner = self.session.access.owner
+        return acl_of(owner) if private and owner is not None else None
+
     def _add(self, transaction: Any, operation: Operation) -> None:
         path = self._absolute(operation.path)
         match operation:
-            case Create(data=data, ephemeral=ephemeral):
-                transaction.create(path, data, ephemeral=ephemeral)
+            case Create(data=data, ephemeral=ephemeral, private=private):
+                transaction.create(path, data, acl=self._acl(private), ephemeral=ephemeral)
             case SetData(data=data, version=version):
                 transaction.set_data(path, data, version)
             case Delete(version=version):
@@ -281,8 +293,48 @@ class Nodes:
             case Check(version=version):
                 transaction.check(path, version)
 
+    # -- access lists --------------------------------------------------------------------
+
+    def access_lists(
+        self, paths: Iterable[str], *, deadline: Deadline
+    ) -> dict[str, list[ACL] | CorruptNodeError | None]:
+        """Access lists of nodes, an error in the place of those that are another user's."""
+        found: dict[str, list[ACL] | CorruptNodeError | None] = {}
+        for path, reply in self._read_many(
+            paths, lambda client, path: client.get_acls_async(path), deadline
+        ).items():
+            if isinstance(reply, NoAuthError):
+                found[path] = _not_ours(path)
+            else:
+                found[path] = None if reply is None else reply[0]
+        return found
+
+    def set_access_lists(
+        self, paths: Iterable[str], acl: list[ACL], *, deadline: Deadline
+    ) -> dict[str, bool]:
+        """Sets the access list of nodes, and tells of those that are there whether it may."""
+        replies = self._read_many(
+            paths, lambda client, path: client.set_acls_async(path, acl), deadline
+        )
+        return {
+            path: not isinstance(reply, NoAuthError)
+            for path, reply in replies.items()
+            if reply is not None
+        }
+
+    def touch(self, path: str, *, deadline: Deadline) -> None:
+        """Writes a node as it is, which sets off its watches."""
+
+        def attempt(deadline: Deadline) -> None:
+            node = self.get(path, deadline=deadline)
+            if node is not None:
+                operation = SetData(path, node.data, node.version)
+                self.transact(f"write {path or '/'}", [operation], deadline=deadline)
+
+        self.repeat(f"write {path or '/'}", attempt)
+
     def _absolute(self, path: str) -> str:
-        return self._root + path
+        return self._root + path or "/"
 
     def relative(self, absolute: str) -> str:
         """The path of an event, as this tree names it."""
@@ -334,8 +386,8 @@ class _Gathered:
 
 def _not_ours(path: str) -> CorruptNodeError:
     return CorruptNodeError(
-        f"ZooKeeper does not let logbus read the node {path} (NoAuth). Give it the right to, "
-        "or remove the node by hand."
+        f"ZooKeeper does not let logbus read the node {path or '/'} (NoAuth). Log in as the user "
+        "of ZooKeeper that it belongs to, give this one the right to, or remove the node by hand."
     )
 
 

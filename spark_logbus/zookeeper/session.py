@@ -174,6 +174,10 @@ class Session:
                 self._require_chroot()
             else:
                 self._create_chroot()
+            if self.access.owner is not None:
+                from spark_logbus.zookeeper.guard import Guard  # which stands above
+
+                Guard(self, self._client, self.access.owner).start()
         except BaseException:
             self.close()
             raise

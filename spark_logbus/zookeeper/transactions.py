@@ -15,6 +15,8 @@ class Create:
     path: str
     data: bytes = b""
     ephemeral: bool = False
+    #: For the session's user of ZooKeeper alone, if it has one, in an open cluster too.
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_logbus.cli.admin.guarding import guard_zookeeper
 from spark_logbus.cli.output import MOMENT, Column, Table, console
 from spark_logbus.errors import ConfigError
 
@@ -215,3 +216,6 @@ def _free_port() -> int:
     from spark_logbus.zookeeper.connect_string import DEFAULT_PORT
 
     return free_port(DEFAULT_PORT)
+
+
+app.command("zookeeper")(guard_zookeeper)

@@ -54,7 +54,7 @@ class RuleRegistry:
             if operations:
                 self._nodes.transact("change access rules", operations, deadline=deadline)
 
-        self._nodes.ensure(paths.ACLS)
+        self._nodes.ensure(paths.ACLS, private=True)
         self._nodes.repeat("change access rules", attempt)
         return sorted(changed)
 
@@ -65,7 +65,7 @@ class RuleRegistry:
 
     def watch(self, deliver: Callable[[AccessRules], None]) -> None:
         """Calls ``deliver`` with all rules: now, on this thread, and at each change."""
-        self._nodes.ensure(paths.ACLS)
+        self._nodes.ensure(paths.ACLS, private=True)
         ChildrenView(
             self._nodes,
             paths.ACLS,
@@ -94,7 +94,11 @@ def _write(kind: str, rules: Collection[Rule], node: Node | None) -> Operation:
             f"The rules for {kind}s would take {len(data)} bytes, the limit is {_MAX_BYTES}; use "
             "prefixes in place of names."
         )
-    return Create(path, data) if node is None else SetData(path, data, version=node.version)
+    return (
+        Create(path, data, private=True)
+        if node is None
+        else SetData(path, data, version=node.version)
+    )
 
 
 def _rules(kind: str, node: Node) -> list[Rule]:

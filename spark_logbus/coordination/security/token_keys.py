@@ -43,13 +43,13 @@ class TokenKeys:
                     return
             found = _renewed(known, now_us)
             operation = (
-                Create(paths.TOKEN_KEYS, encode(found))
+                Create(paths.TOKEN_KEYS, encode(found), private=True)
                 if node is None
                 else SetData(paths.TOKEN_KEYS, encode(found), version=node.version)
             )
             self._nodes.transact("renew the keys of tokens", [operation], deadline=deadline)
 
-        self._nodes.ensure(paths.SECURITY)
+        self._nodes.ensure(paths.SECURITY, private=True)
         self._nodes.repeat("renew the keys of tokens", attempt)
         assert found is not None
         return found

@@ -37,9 +37,11 @@ class UserRegistry:
                     f"There is a user {name!r}; give it another password with 'logbus users "
                     "passwd'."
                 )
-            self._nodes.transact(f"add the user {name}", [Create(path, payload)], deadline=deadline)
+            self._nodes.transact(
+                f"add the user {name}", [Create(path, payload, private=True)], deadline=deadline
+            )
 
-        self._nodes.ensure(paths.USERS)
+        self._nodes.ensure(paths.USERS, private=True)
         self._nodes.repeat(f"add the user {name}", attempt)
 
     def set_password(self, name: str, password: str, *, now_us: int) -> None:
@@ -82,7 +84,7 @@ class UserRegistry:
 
     def watch(self, deliver: Callable[[Mapping[str, UserPayload]], None]) -> None:
         """Calls ``deliver`` with all users: now, on this thread, and at each change."""
-        self._nodes.ensure(paths.USERS)
+        self._nodes.ensure(paths.USERS, private=True)
         ChildrenView(
             self._nodes,
             paths.USERS,
