@@ -26,6 +26,7 @@ from spark_logbus.load import SparkCounts
 from spark_logbus.load.command import WRONG_USAGE, add_lake_options
 from spark_logbus.load.config import named_lake
 from spark_logbus.load.errors import UsageError
+from spark_logbus.load.tables import check_warehouse
 from spark_logbus.mirror import mirror_places
 from spark_logbus.model import check_name
 from spark_logbus.programs import run_program
@@ -57,6 +58,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="an object for each window")
     args = parser.parse_args(argv)
     check_name("topic", args.topic)
+    if args.warehouse is not None:
+        check_warehouse(args.warehouse)
     args.table = named_lake(args.delta, args.iceberg, args.lake_properties)
     return args
 

@@ -27,6 +27,7 @@ from spark_logbus.load.tables import (
     IcebergTable,
     JdbcTable,
     TableOfLake,
+    check_warehouse,
 )
 from spark_logbus.model import OffsetRange
 from spark_logbus.plurals import plural
@@ -100,6 +101,7 @@ def resolve_options(values: dict[str, Any]) -> None:
     target: str | JdbcTable | TableOfLake | None = None
     match values.get("warehouse"), url, table, lake:
         case str() as root, None, None, None if properties is None:
+            check_warehouse(root)
             target = root
         case None, str(), str(), None:
             target = JdbcTable(url, table, properties_of(properties))

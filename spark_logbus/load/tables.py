@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from spark_logbus.errors import ConfigError
+from spark_logbus.security.addresses import holds_password
 
 #: Environment variables of a database, by the connection property that they stand for.
 ENVIRONMENT: Final = {"user": "LOGBUS_JDBC_USER", "password": "LOGBUS_JDBC_PASSWORD"}
@@ -123,7 +124,11 @@ class DeltaTable:
     def __post_init__(self) -> None:
         if not self.uri.strip("/ "):
             raise ConfigError(f"--delta is {self.uri!r}, expected the path or URI of a table.")
-        _check_no_credentials("--delta", self.uri)
+        _check_no_credentials(
+            "--delta",
+            self.uri,
+            remedy="Put them into the file of --lake-properties, or into the environment.",
+        )
 
     @property
     def dead_letters(self) -> DeltaTable:
@@ -176,10 +181,18 @@ TableOfLake: TypeAlias = DeltaTable | IcebergTable
 """A table of a lake, in either format."""
 
 
-def _check_no_credentials(option: str, uri: str) -> None:
-    parts = urlsplit(uri)
-    if "@" in parts.netloc and ":" in parts.netloc.rpartition("@")[0]:
+def check_warehouse(root: str) -> None:
+    """Raises ConfigError for a directory whose URI has a password in it."""
+    _check_no_credentials(
+        "--warehouse",
+        root,
+        remedy="Put them into Hadoop's configuration (as fs.s3a.access.key), or its credential "
+        "store.",
+    )
+
+
+def _check_no_credentials(option: str, uri: str, *, remedy: str) -> None:
+    if holds_password(uri):
         raise ConfigError(
-            f"{option} holds credentials, which everyone on the machine could read. Put them into "
-            "the file of --lake-properties, or into the environment."
+            f"{option} holds credentials, which everyone on the machine could read. {remedy}"
         )

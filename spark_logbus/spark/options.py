@@ -13,6 +13,7 @@ from typing import Final
 
 from spark_logbus.config import nearest
 from spark_logbus.errors import ConfigError, InvalidOptionError
+from spark_logbus.security.addresses import holds_password
 from spark_logbus.security.profiles import PREFIX
 from spark_logbus.times import parse_duration_us
 from spark_logbus.zookeeper import ENVIRONMENT_VARIABLE, ConnectString, default_connect
@@ -38,10 +39,17 @@ class SparkOptions:
         of: str,
         pass_over: Collection[str] = (),
     ) -> None:
-        """Raise for a name that is not ``known``; ``foreign`` are names of Spark's Kafka connector
-        with what to write instead, ``of`` is source or sink."""
+        """Raise for a name that is not ``known``, and for an address with a password in it;
+        ``foreign`` are names of Spark's Kafka connector with what to write instead, ``of`` is
+        source or sink."""
         lower = {name.lower() for name in known}
         for name in sorted(self._values):
+            if holds_password(self._values[name]):
+                raise InvalidOptionError(
+                    f"Option {name} has an address with a password in it, which plans, the UI and "
+                    "event logs would show; put user and password in a profile, and name that: "
+                    "option profile."
+                )
             if name in lower or name in pass_over:
                 continue
             if _SECRET.search(name):

@@ -44,6 +44,11 @@ class ConnectString:
         if (name := profiles.named_in(connect.strip())) is not None:
             profile = profiles.load_profile(name)
             return replace(cls.parse(_servers_of(profile)), profile=profile)
+        if "@" in connect:  # it is not repeated, as it may hold a password
+            raise ConfigError(
+                "The ZooKeeper connect string has an @ in it, as if it named a user; put user and "
+                f"password in a profile, and name that: {profiles.PREFIX}NAME."
+            )
         servers, slash, chroot = connect.strip().partition("/")
         for server in servers.split(","):
             match = _SERVER.fullmatch(server.strip())

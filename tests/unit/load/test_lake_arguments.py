@@ -68,6 +68,7 @@ def test_an_iceberg_table_is_named_by_its_catalogue() -> None:
     ("options", "named"),
     [
         (["--delta", "s3://key:secret@lake/t"], "--delta holds credentials.*--lake-properties"),
+        (["--warehouse", "s3a://key:sec/ret@lake/t"], "--warehouse holds credentials.*Hadoop"),
         (["--delta", " "], "--delta is ' ', expected the path or URI"),
         (["--iceberg", "lake.t"], "--iceberg is 'lake.t', expected catalogue, namespace and table"),
         (["--iceberg", "t"], "--iceberg is 't', expected catalogue, namespace and table"),

@@ -56,3 +56,10 @@ def test_the_default_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 def test_a_connect_string_prints_as_it_is_written() -> None:
     assert str(ConnectString.parse("a:1,b:2")) == "a:1,b:2/logbus"
     assert str(ConnectString.parse("a:1/")) == "a:1/"
+
+
+@pytest.mark.parametrize("connect", ["anna:hunter22@zk:2181", "zk:1,b:hunter22@zk:2/x"])
+def test_a_connect_string_with_a_password_is_refused_without_repeating_it(connect: str) -> None:
+    with pytest.raises(ConfigError, match="put user and password in a profile") as met:
+        ConnectString.parse(connect)
+    assert "hunter22" not in str(met.value)
