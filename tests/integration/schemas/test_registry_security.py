@@ -139,7 +139,7 @@ def test_who_proves_nothing_or_wrongly_is_told_how_to_log_in(guarded: Guarded) -
     assert rest("GET", "/healthz").body == {"status": "ok"}
 
 
-def test_users_see_and_do_what_rules_allow(guarded: Guarded) -> None:
+def test_users_see_and_do_what_rules_allow_of_subjects(guarded: Guarded) -> None:
     anna, bert, admin = guarded.rest("anna"), guarded.rest("bert"), guarded.rest("admin")
     assert anna("GET", "/subjects").body == []
     said = denied(anna.register("orders", INT))
