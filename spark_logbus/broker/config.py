@@ -164,6 +164,10 @@ class SecurityConfig:
     #: Take nobody who has not proved who it is: as a user with a password, by a token or a
     #: certificate, or by the operating system over the UNIX socket.
     authenticate: bool = False
+    #: With ``authenticate``: take those who prove nothing, too, as ``anonymous``. This is for the
+    #: time in which a cluster is secured broker by broker. Without ``authorize`` they may do
+    #: everything.
+    anonymous: bool = False
     #: Let principals do what access rules allow (``logbus acls``), and nothing else.
     authorize: bool = False
     #: Principals whom no rule binds, such as ``["user:admin"]``. Whoever runs the broker is one,
@@ -178,6 +182,10 @@ class SecurityConfig:
         require(
             self.authenticate or not self.authorize,
             "authorize is true and authenticate is false: rules are about those who are known.",
+        )
+        require(
+            self.authenticate or not self.anonymous,
+            "anonymous is true and authenticate is false: nobody is asked, so all are anonymous.",
         )
         for each in self.super_principals:
             Principal.parse(each)

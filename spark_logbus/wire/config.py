@@ -27,5 +27,8 @@ class ConnectionConfig:
     #: Encrypt connections with this, and check brokers' names; none are not encrypted. UNIX sockets
     #: never are.
     tls: CurrentContext | None = None
+    #: Never connect without encryption, whatever a broker says of its ports. Else one that is known
+    #: to have no port for it is connected to without: for brokers that are being secured.
+    tls_only: bool = True
     #: Proves who opens them; none says nothing.
     login: Login | None = None

@@ -60,7 +60,8 @@ def connect(
             return _greeted(SocketTransport(local), address, config, deadline, allocate)
         except (LimitExceededError, BrokerUnavailableError) as error:
             logger.debug("%s is asked over TCP, as its UNIX socket did not do: %s", address, error)
-    if config.tls is None:
+    is_plain = address.broker_id != UNKNOWN_BROKER and address.tls_port is None
+    if config.tls is None or (is_plain and not config.tls_only):
         remote: Transport = SocketTransport(_connect(address, deadline))
     else:
         address = replace(address, port=address.tls_port or address.port)

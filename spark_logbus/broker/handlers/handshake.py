@@ -17,6 +17,7 @@ from spark_logbus.protocol import (
     HandshakeResponse,
     encode_response,
 )
+from spark_logbus.security import tokens
 
 
 class HandshakeHandler:
@@ -41,7 +42,8 @@ class HandshakeHandler:
             if connection.handshaken:
                 raise InvalidRequestError("The handshake of this connection is over.")
             data, is_over = self._authentication.answer(connection, request)
-        elif request.mechanism:
+        elif request.mechanism not in ("", tokens.MECHANISM):
+            # A token is shown by brokers that are secured already; nobody looks at it.
             raise AuthenticationError(
                 "This broker asks nobody who they are ([security] authenticate is off), so nobody "
                 "can log in. Take user and password out of the profile."

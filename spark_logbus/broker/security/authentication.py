@@ -18,7 +18,7 @@ from spark_logbus.security import scram, tokens
 from spark_logbus.security.attempts import LoginLimits, TooManyFailuresError
 from spark_logbus.security.audit_log import AuditLog
 from spark_logbus.security.certificates import common_name
-from spark_logbus.security.identity import Identity
+from spark_logbus.security.identity import NOBODY, Identity
 from spark_logbus.security.principals import Principal
 
 _CERTIFICATE: Final = "certificate"
@@ -48,6 +48,7 @@ class Authentication:
         self._audit = audit
         self._now_us = now_us
         self._limits = LoginLimits(clock)
+        self._takes_anonymous = config.anonymous
         self._supers = frozenset(config.super_principals)
         self._own_name = _user_name(os.geteuid())
         self.mechanisms: Final = (*scram.MECHANISMS, tokens.MECHANISM)
@@ -150,6 +151,8 @@ class Authentication:
         certificate = connection.certificate()
         if certificate is not None:
             return Identity(Principal("certificate", common_name(certificate)))
+        if self._takes_anonymous:
+            return NOBODY
         raise AuthenticationError(
             "This broker takes nobody whom it does not know: log in as a user "
             f"({', '.join(scram.MECHANISMS)}), or show a token or a certificate. Clients take that "

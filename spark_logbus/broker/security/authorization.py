@@ -43,12 +43,14 @@ class Authorization:
         audit: AuditLog,
         now_us: Callable[[], int],
         authorizes: bool,
+        takes_anybody: bool = False,
     ) -> None:
         self._state = state
         self._is_super = is_super
         self._audit = audit
         self._now_us = now_us
         self._authorizes = authorizes
+        self._takes_anybody = takes_anybody
         #: Requests that were refused, by API.
         self.denials: Final = {api: Counter() for api in Api}
 
@@ -125,7 +127,9 @@ class Authorization:
         """Returns what of that is refused, in words; None if nothing is."""
         is_super = self._is_super(identity.principal)
         if needs is None:
-            return None if identity.principal.kind == "broker" else "act as a broker"
+            # A broker that is not secured yet proves nothing.
+            is_broker = identity.principal.kind == "broker" or self._takes_anybody
+            return None if is_broker else "act as a broker"
         if not self._authorizes and identity.scope is None:
             return None
         for operation, resource, name in needs:

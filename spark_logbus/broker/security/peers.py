@@ -13,10 +13,13 @@ def connections_to_brokers(
     config: BrokerConfig, security: Security | None, clock: Clock
 ) -> ConnectionConfig:
     """Returns the settings of such connections: encrypted where this broker's are, with its own
-    certificate, and with a token that it signs itself where brokers ask who connects."""
+    certificate, and with a token that it signs itself where brokers ask who connects. As long as
+    this one takes connections that are not encrypted, it makes such to brokers that have no others:
+    in a cluster that is secured broker by broker."""
     return ConnectionConfig(
         client_id=f"broker-{config.id}",
         tls=_contexts(config.tls, clock),
+        tls_only=config.tls.only,
         login=None if security is None else security.login(),
     )
 

@@ -44,6 +44,7 @@ class Security:
             audit=self.audit,
             now_us=now_us,
             authorizes=config.security.authorize,
+            takes_anybody=config.security.anonymous and not config.security.authorize,
         )
         self.thread = Periodic(
             "token-keys",
@@ -51,6 +52,11 @@ class Security:
             pause_s=_RENEW_EVERY_S,
             failure="The keys of tokens could not be renewed; it is tried again.",
         )
+        if config.security.anonymous:
+            logger.warning(
+                "Who proves nothing is taken all the same ([security] anonymous): end that when "
+                "all brokers are secured and all clients have profiles."
+            )
         if config.tls.server is None:
             logger.warning(
                 "Clients are asked who they are, but connections are not encrypted ([tls]): "
