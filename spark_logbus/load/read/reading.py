@@ -33,6 +33,7 @@ from spark_logbus.load.read.values import (
 )
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.spark.hang_ups import end_quietly_when_dropped
+from spark_logbus.spark.unlogged import unlogged
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,8 @@ class PlannedRead:
         if not partitions:
             return self.spark.createDataFrame([], made)
         tasks = self.spark.range(0, len(partitions), numPartitions=len(partitions))
-        return tasks.mapInArrow(partial(_read, self.reader, partitions, self.avro, made), made)
+        with unlogged():  # the partitions have the token of the tasks
+            return tasks.mapInArrow(partial(_read, self.reader, partitions, self.avro, made), made)
 
 
 def read(
