@@ -34,8 +34,13 @@ def seen_brokers(options: Mapping[str, str]) -> SeenBrokers:
     from spark_logbus.clock import SystemClock
     from spark_logbus.spark.worker import driver_cluster
 
-    brokers = driver_cluster(schema_options(options).zookeeper).bootstrap.brokers
-    return SeenBrokers(tuple((one.host, one.port) for one in brokers), SystemClock().now_us())
+    cluster = driver_cluster(schema_options(options).zookeeper)
+    encrypts = cluster.config.tls is not None
+    addresses = (
+        (one.host, one.tls_port if encrypts and one.tls_port else one.port)
+        for one in cluster.bootstrap.brokers
+    )
+    return SeenBrokers(tuple(addresses), SystemClock().now_us())
 
 
 def reader_of_batch(options: Mapping[str, str], schema: StructType) -> LogbusBatchReader:

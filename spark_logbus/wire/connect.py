@@ -64,9 +64,9 @@ def connect(
     if config.tls is None or (is_plain and not config.tls_only):
         remote: Transport = SocketTransport(_connect(address, deadline))
     else:
-        address = replace(address, port=address.tls_port or address.port)
-        sock = _connect(address, deadline)
-        remote = _encrypted(sock, address, config.tls, deadline)
+        # The connection itself is known by the address that was asked for, as pools keep it.
+        encrypts = replace(address, port=address.tls_port or address.port)
+        remote = _encrypted(_connect(encrypts, deadline), encrypts, config.tls, deadline)
     return _greeted(remote, address, config, deadline, allocate)
 
 

@@ -177,15 +177,6 @@ def test_workers_without_secrets_read_write_and_load_exactly_once(
             (work / "worker-killed").touch()
             stands_at(driver, "revoked")
             processes |= seen_of_processes(spark, driver)
-            for each in (site.directory / "local").rglob("*"):
-                if each.is_file():
-                    data = each.read_bytes()
-                    print(
-                        "LOCAL",
-                        each,
-                        len(data),
-                        [s for s, ways in site.secrets.items() if any(w in data for w in ways)],
-                    )
             RuleRegistry(site.session).remove([MAY_READ_COPY])
             (work / "revoked").touch()
             wait_until(lambda: driver.ended, deadline_s=120, message="the driver's end")

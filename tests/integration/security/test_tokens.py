@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,14 @@ from spark_logbus.broker.security.known import SecurityState
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster, Producer, RangeReader
 from spark_logbus.coordination.security.access_rules import RuleRegistry
 from spark_logbus.coordination.security.users import UserRegistry
+from spark_logbus.datasource.source import seen_brokers
 from spark_logbus.errors import AuthenticationError, NotAuthorizedError, UnknownTopicError
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.security.acls import Rule
 from spark_logbus.security.logins import PasswordLogin
 from spark_logbus.security.tls import ClientTls
 from spark_logbus.security.tokens import verify
+from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.worker import shared_cluster
 from spark_logbus.zookeeper import Session
 from tests.servers.broker import broker_here
@@ -73,7 +76,6 @@ def secured(tmp_path: Path, chroot: str) -> Iterator[Secured]:
                 client_ca=authority.ca_file,
                 client_certificates="optional",
                 port=0,
-                only=True,
             ),
             security=SecurityConfig(authenticate=True, authorize=True),
         ) as broker:
@@ -144,6 +146,7 @@ def test_who_shows_a_certificate_gets_tokens_and_tasks_show_none(secured: Secure
         access = driver.for_tasks(["t"], "read").access
         assert access is not None
         assert access.tls == ClientTls(ca=secured.authority.ca), "nothing of the key"
+        assert files.key.name.encode() not in pickle.dumps(access)
         with Cluster.connect(driver.for_tasks(["t"], "read"), CONFIG) as tasks:
             assert values(tasks) == [b"first"]
             with pytest.raises(NotAuthorizedError, match="certificate:reader may not write"):
@@ -157,12 +160,32 @@ def test_a_broker_shows_its_token_when_it_connects_and_never_again(secured: Secu
         tls=ClientTls(ca=secured.authority.ca), login=security.login(), local_sockets=False
     )
     with Cluster.connect(Bootstrap((secured.broker.address,)), config) as broker:
-        assert values(broker) == [b"first"]
+        topics = Admin(broker).topics()
+        assert {each.name for each in topics} >= {"t", "u"}
         secured.at(lambda: 1 << 62, also_at_logins=True)
-        assert values(broker) == [b"first"], "on the connection that stands"
-        secured.at(lambda: 1 << 62, also_at_logins=True)
+        assert Admin(broker).topics() == topics, "on the connection that stands"
     with pytest.raises(AuthenticationError, match="has expired"):
         Cluster.connect(Bootstrap((secured.broker.address,)), config)
+
+
+def test_a_stream_goes_to_the_port_where_its_profile_lets_it(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text(
+        f'[test]\nzookeeper = "{secured.zookeeper}"\ntls_ca = "{secured.authority.ca_file}"\n'
+        'user = "bert"\npassword_env = "BERTS"\n'
+    )
+    profiles.chmod(0o600)
+    monkeypatch.setenv("LOGBUS_PROFILES", str(profiles))
+    monkeypatch.setenv("BERTS", BERT.password)
+    seen = seen_brokers({"profile": "test", "subscribe": "t"})
+    assert seen.addresses == (("127.0.0.1", secured.broker.address.tls_port),)
+    brokers = DriverConnections("profile:test", brokers=seen.addresses)
+    try:
+        assert values(brokers.cluster()) == [b"first"]
+    finally:
+        brokers.close()
 
 
 def test_a_job_of_very_many_topics_gets_one_token(secured: Secured) -> None:
