@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+import uuid
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -11,6 +12,7 @@ from spark_logbus.errors import InvalidNameError
 
 MAX_NAME_LENGTH = 249  # so that "<topic>-<partition>" plus suffixes stays a legal file name
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+_LOCAL_SOCKET = re.compile(r"logbus-(\d{1,10})-[0-9a-f]{32}", re.ASCII)
 
 
 def check_name(kind: str, name: str) -> str:
@@ -92,6 +94,17 @@ class BrokerAddress:
         if self.broker_id < 0:  # not known before it has answered
             return f"the broker at {self.host}:{self.port}"
         return f"broker {self.broker_id} at {self.host}:{self.port}"
+
+    @property
+    def local_uid(self) -> int | None:
+        """The user that listens at the UNIX socket, as its name says; None: it does not."""
+        found = _LOCAL_SOCKET.fullmatch(self.local_socket or "")
+        return None if found is None else int(found[1])
+
+
+def new_local_socket(uid: int) -> str:
+    """Returns the name of a UNIX socket at which that user listens."""
+    return f"logbus-{uid}-{uuid.uuid4().hex}"
 
 
 Header = tuple[str, bytes | None]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import resource
 import socket
 import struct
 import sys
-import uuid
 
 from spark_logbus.errors import StorageError
+from spark_logbus.model import new_local_socket
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +40,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_locally() -> tuple[socket.socket, str] | None:
-    """A UNIX socket under a random abstract name, and that name; None where there are none."""
+    """A UNIX socket under a random abstract name, and that name; None where there are none.
+
+    The name is free while the broker is down, for anybody on this machine: so it tells clients
+    whose socket it is."""
     if sys.platform != "linux":
         return None
-    name = f"logbus-{uuid.uuid4().hex}"
+    name = new_local_socket(os.geteuid())
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind("\0" + name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import struct
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 UNKNOWN_BROKER: Final = -1  # the id in an address of which only host and port are known
 _LOCAL_BUFFER_BYTES: Final = 4 << 20  # cut by the kernel to net.core.wmem_max
 _SOFTWARE: Final = "logbus-python"
+_CREDENTIALS: Final = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 # What OpenSSL says of bytes that are none of TLS.
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 
@@ -54,7 +57,7 @@ def connect(
     one whose certificate does not prove who it is.
     """
     deadline = deadline.sooner_ms(config.connect_timeout_ms)
-    local = _connect_locally(address) if config.local_sockets else None
+    local = _connect_locally(address, config) if config.local_sockets else None
     if local is not None:
         try:
             return _greeted(SocketTransport(local), address, config, deadline, allocate)
@@ -88,7 +91,9 @@ def _greeted(
     return connection
 
 
-def _connect_locally(address: BrokerAddress) -> socket.socket | None:
+def _connect_locally(
+    address: BrokerAddress, config: ConnectionConfig | None = None
+) -> socket.socket | None:
     """A connection to a broker on this machine; None if it is not here (any more)."""
     if address.local_socket is None or sys.platform != "linux":
         return None
@@ -98,10 +103,37 @@ def _connect_locally(address: BrokerAddress) -> socket.socket | None:
         sock.setblocking(False)
         sock.connect("\0" + address.local_socket)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_BUFFER_BYTES)
+        is_secured = config is not None and (config.tls is not None or config.login is not None)
+        if believes(address, _listener_uid(sock), own_uid=os.geteuid(), is_secured=is_secured):
+            return sock
+        logger.info(
+            "Another user than that of %s listens at its UNIX socket; it is asked over TCP.",
+            address,
+        )
     except OSError:
-        sock.close()
-        return None
-    return sock
+        pass
+    sock.close()
+    return None
+
+
+def believes(address: BrokerAddress, uid: int, *, own_uid: int, is_secured: bool) -> bool:
+    """Tells if a broker's UNIX socket, at which ``uid`` listens, is the broker's.
+
+    Its name is free for anybody on this machine while the broker is down, and whoever took it would
+    be shown tokens, and could answer with records of its own. The broker's user is in the name; a
+    name that does not tell it, of an earlier release, is believed by who would believe anybody at
+    the broker's port, too.
+    """
+    if uid in (0, own_uid, address.local_uid):
+        return True
+    return address.local_uid is None and not is_secured
+
+
+def _listener_uid(sock: socket.socket) -> int:
+    """Returns the user who listens at the other end, as the kernel knows it."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(credentials)
+    return int(uid)
 
 
 def is_on_this_machine(address: BrokerAddress) -> bool:
