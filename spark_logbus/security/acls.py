@@ -7,6 +7,7 @@ denied is denied, whatever else allows it; what no rule allows is denied.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,7 @@ from spark_logbus.security.principals import Principal
 
 EVERYBODY: Final = "*"
 _MAX_NAME_CHARS: Final = 500
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]*")
 
 
 class Operation(enum.Enum):
@@ -41,6 +43,8 @@ class Resource(enum.Enum):
     MIRROR = "mirror"
 
 
+#: Those whose names are free text, as an address is.
+_FREE: Final = frozenset({"writer", "lock"})
 #: Whoever may do one of these may know that the thing is there.
 _IMPLY_DESCRIBE: Final = frozenset({"read", "write", "alter", "delete"})
 
@@ -73,6 +77,12 @@ class Rule:
             raise ConfigError(
                 f"{name!r} names no {resource}; use its name, a prefix with * at its end, or * "
                 "for all."
+            )
+        # A rule that denies would else look as if it did.
+        is_one = _NAME.fullmatch(name.removesuffix("*"))
+        if not is_one and (resource not in _FREE or not name.isprintable()):
+            raise ConfigError(
+                f"{name!r} names no {resource}; names have letters, digits, '.', '_' and '-'."
             )
         if resource == Resource.CLUSTER.value and name != EVERYBODY:
             raise ConfigError(f"There is one cluster, so {name!r} names none; use *.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from spark_logbus.errors import AuthenticationError
 
 _MAX_KNOWN: Final = 10_000
 _MAX_KEY_CHARS: Final = 300
+_HOST_BITS: Final = (1 << 64) - 1
 # Failures of one user at one address, and of all users at one, at once and a second.
 _USER_BURST: Final = 5
 _USER_PER_S: Final = 0.5
@@ -93,7 +95,7 @@ class LoginLimits:
 
     def require(self, address: str, user: str) -> None:
         """Raises TooManyFailuresError if the user has to wait."""
-        key = _key(user, address)
+        key, address = _key(user, address), _network(address)
         with self._lock:
             came_before = key in self._came_before
         if self._by_user.wait_s(key) > 0 or (
@@ -106,7 +108,7 @@ class LoginLimits:
 
     def failed(self, address: str, user: str = "") -> None:
         """Notes a failure; ``user`` is empty where nobody was named."""
-        self._by_address.failed(address)
+        self._by_address.failed(_network(address))
         if user:
             self._by_user.failed(_key(user, address))
 
@@ -120,4 +122,15 @@ class LoginLimits:
 
 
 def _key(user: str, address: str) -> str:
-    return f"{address} {user}"[:_MAX_KEY_CHARS]
+    return f"{_network(address)} {user}"[:_MAX_KEY_CHARS]
+
+
+def _network(address: str) -> str:
+    """Returns by what an address counts: whoever has one of IPv6 has 2^64, which begin alike."""
+    try:
+        whole = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if whole.ipv4_mapped is not None:
+        return str(whole.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(whole) & ~_HOST_BITS, 64)))

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from spark_logbus.errors import AuthenticationError, ConfigError
+from spark_logbus.security.principals import Principal
 
 # A clock that is a little behind takes new certificates all the same.
 _BACKDATED = datetime.timedelta(minutes=10)
@@ -113,11 +114,17 @@ def common_name(der: bytes) -> str:
         names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     except ValueError as error:
         raise AuthenticationError("The certificate cannot be read.") from error
-    if len(names) != 1 or not names[0] or not names[0].isprintable():
+    if len(names) != 1 or not names[0]:
         raise AuthenticationError(
-            f"The certificate has {len(names)} common names; one is expected, in printable "
-            "characters, which is its principal."
+            f"The certificate has {len(names)} common names; one is expected, which is its "
+            "principal."
         )
+    try:
+        Principal.parse(f"certificate:{names[0]}")
+    except ConfigError as error:
+        raise AuthenticationError(
+            f"The common name of the certificate is that of no principal: {error.message}"
+        ) from error
     return names[0]
 
 

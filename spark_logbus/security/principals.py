@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +41,23 @@ class Principal:
                 f"The name of a principal has up to {_MAX_NAME_CHARS} printable characters, got "
                 f"{name[:50]!r}{'...' if len(name) > 50 else ''}."
             )
+        usual = _usual(name)
+        if name != usual:
+            raise ConfigError(
+                f"{text!r} is nobody: a name has no space before or after it, and letters in their "
+                f"usual form, as {f'{kind}:{usual}'!r} has."
+            )
+        if name.endswith("*"):
+            raise ConfigError(
+                f"{text!r} is nobody: principals have no prefixes. Name each, or * for everybody."
+            )
         return cls(kind, name)
+
+
+def _usual(name: str) -> str:
+    """Returns a name in the form in which logins by SCRAM have it: of several that look the same,
+    rules and users with another one would never be met, also rules that deny."""
+    return unicodedata.normalize("NFKC", name).strip()
 
 
 ANONYMOUS: Final = Principal("anonymous")

@@ -110,6 +110,12 @@ class Authentication:
         # no task is kept out by whoever fails at its address.
         principal, scope, mark = tokens.verify(token, self._state.keys, now_us=self._now_us())
         identity = Identity(principal, scope, mark)
+        if principal.kind == "local" and principal.name == self._own_name:
+            # On another broker's machine somebody else may have that name.
+            raise AuthenticationError(
+                f"{principal} is known to this broker over its UNIX socket only, and by no token: "
+                "log in as a user, or show a certificate."
+            )
         if not self._state.is_current(identity):
             raise AuthenticationError(
                 f"{principal} is no user any more, or has another password than when the token was "

@@ -8,6 +8,7 @@ import typer
 
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, ZooKeeper, opened_session
 from spark_logbus.cli.output import Column, Table, console
+from spark_logbus.errors import ConfigError
 from spark_logbus.security.acls import AccessRules, Operation, Resource, Rule
 from spark_logbus.security.principals import Principal
 
@@ -140,9 +141,15 @@ def check(
     Example:
       logbus acls check user:anna read topic orders
     """
-    [rule] = _rules(principal, operation, resource, name, deny=False)
-    who, rules = Principal.parse(principal), _all(zookeeper)
-    asked = (who, Operation(rule.operation), Resource(resource), name)
+    if operation not in {each.value for each in Operation}:
+        raise ConfigError(
+            f"{operation!r} is no operation to ask about; use one of "
+            f"{', '.join(each.value for each in Operation)}."
+        )
+    who = Principal.parse(principal)
+    _rules(principal, operation, resource, name, deny=False)
+    rules = _all(zookeeper)
+    asked = (who, Operation(operation), Resource(resource), name)
     is_allowed = rules.allows(*asked)
     verb = "may" if is_allowed else "may not"
     console().print(f"{principal} {verb} {operation} the {resource} {name}.")

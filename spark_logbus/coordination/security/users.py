@@ -10,6 +10,7 @@ from spark_logbus.coordination.payloads import decode, encode
 from spark_logbus.coordination.security.payloads import UserPayload
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.retry import Deadline
+from spark_logbus.security.principals import Principal
 from spark_logbus.security.scram import new_credentials
 from spark_logbus.zookeeper.nodes import Node, Nodes
 from spark_logbus.zookeeper.session import Session
@@ -28,7 +29,9 @@ class UserRegistry:
         self._unreadable = session.unreadable
 
     def add(self, name: str, password: str, *, now_us: int) -> None:
-        """Raises InvalidRequestError for one that is there, ConfigError for a bad password."""
+        """Raises InvalidRequestError for one that is there, ConfigError for a bad password or a
+        name with which nobody could log in."""
+        Principal.parse(f"user:{name}")
         path, payload = paths.user(name), _payload(password, now_us)
 
         def attempt(deadline: Deadline) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from spark_logbus.client import (
     Producer,
     RangeReader,
 )
+from spark_logbus.clock import SystemClock
 from spark_logbus.coordination.security.access_rules import RuleRegistry
 from spark_logbus.coordination.security.users import UserRegistry
 from spark_logbus.errors import (
@@ -31,7 +34,7 @@ from spark_logbus.protocol import Api, IssueTokenRequest, IssueTokenResponse
 from spark_logbus.retry import Deadline
 from spark_logbus.security.acls import Rule
 from spark_logbus.security.logins import Login, PasswordLogin, TokenLogin
-from spark_logbus.security.tokens import Grant
+from spark_logbus.security.tokens import Claims, Grant
 from spark_logbus.wire.connect import connect
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
@@ -186,6 +189,23 @@ def test_a_token_gives_no_more_than_it_says_and_than_its_owner_may(guarded: Guar
     bad = bytes([token[0] ^ 1]) + token[1:]
     with pytest.raises(AuthenticationError, match="not one that brokers of this cluster gave"):
         guarded.topics(TokenLogin(get=lambda: bad))
+
+
+def test_who_has_the_name_of_the_brokers_user_elsewhere_is_not_taken_for_it(
+    guarded: Guarded,
+) -> None:
+    security = guarded.broker._security
+    assert security is not None
+    owner = f"local:{pwd.getpwuid(os.geteuid()).pw_name}"
+    expires_us = SystemClock().now_us() + 60_000_000
+
+    def token(owner: str) -> Login:
+        signed = security.state.token(lambda key_id: Claims(key_id, owner, expires_us))
+        return TokenLogin(get=lambda: signed)
+
+    with pytest.raises(AuthenticationError, match="over its UNIX socket only"):
+        guarded.cluster(token(owner))
+    assert guarded.topics(token("local:somebody-else")) == []
 
 
 def test_failed_logins_are_limited_and_others_get_in(guarded: Guarded) -> None:
