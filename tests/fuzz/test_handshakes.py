@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
@@ -67,7 +68,7 @@ def target(
         users = UserRegistry(session)
         for user in ("anna", "carl"):
             users.add(user, PASSWORD, now_us=1)
-        settings = {
+        settings: dict[str, dict[str, Any]] = {
             "security": {"authenticate": True},
             # What is under way of logins that nobody goes on with ends soon.
             "network": {"stall_timeout_ms": 5_000, "max_connections_per_address": 40},

@@ -70,7 +70,7 @@ class TlsClient:
         while True:
             buffer = self._reader.buffer()
             try:
-                count = self._tls.read(len(buffer), buffer)
+                data = self._tls.read(len(buffer))
             except ssl.SSLWantReadError:
                 if not (data := self.sock.recv(1 << 16)):
                     raise ConnectionResetError from None
@@ -78,9 +78,10 @@ class TlsClient:
                 continue
             except ssl.SSLError as error:
                 raise ConnectionResetError from error
-            if not count:
+            if not data:
                 raise ConnectionResetError
-            frame = self._reader.advance(count)
+            buffer[: len(data)] = data
+            frame = self._reader.advance(len(data))
             if frame is not None:
                 return frame
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from spark_logbus.broker.handlers.handler import Handle, Handler, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
@@ -52,6 +52,7 @@ class RequestDispatcher:
         began = self._metrics.now()
         api: Api | None = None
         answered = True
+        guard: Callable[[], Response | None] | None = None
         try:
             api = check_api(frame.api, frame.version)
             request = decode_request(api, frame.header)
@@ -61,8 +62,8 @@ class RequestDispatcher:
             self._check(connection, api, request)
             answer = self._handles[api](request, RequestContext(connection, frame.payload))
             # Others than fetches are done or under way: what becomes of them is told.
-            if rules is not None and api is Api.FETCH and isinstance(answer, DelayedResponse):
-                answer.guard = rules.guard(connection, api, request, seen=seen)
+            if rules is not None and api is Api.FETCH:
+                guard = rules.guard(connection, api, request, seen=seen)
         except LogbusError as error:
             logger.debug(
                 "A request of %s was refused: %s",
@@ -72,7 +73,10 @@ class RequestDispatcher:
             if isinstance(error, AuthenticationError):
                 connection.end_when_answered()
             answer = Response(encode_error(error)) if answered else NoResponse.CLOSE_CONNECTION
-        return self._metrics.answered(api, answer, began)
+        answer = self._metrics.answered(api, answer, began)
+        if isinstance(answer, DelayedResponse):
+            answer.guard = guard
+        return answer
 
     def _check(self, connection: Connection, api: Api, request: Message) -> None:
         """Refuse what no handler is to see."""
