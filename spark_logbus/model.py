@@ -80,7 +80,8 @@ class BrokerAddress:
     ``local_socket`` names its UNIX socket in Linux's abstract namespace. The name is random, so
     only who shares the broker's network namespace can connect to it: it needs no asking whether
     a broker is on this machine. ``rack`` says where it stands, in the operator's words. At
-    ``tls_port`` connections are encrypted, at ``port`` they are not.
+    ``tls_port`` connections are encrypted, at ``port`` they are not. At ``gateway_port`` it takes
+    sessions with ZooKeeper.
     """
 
     broker_id: int
@@ -89,6 +90,7 @@ class BrokerAddress:
     local_socket: str | None = field(default=None, compare=False)
     rack: str | None = field(default=None, compare=False)
     tls_port: int | None = field(default=None, compare=False)
+    gateway_port: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         if self.broker_id < 0:  # not known before it has answered

@@ -3,6 +3,7 @@
 from spark_logbus.broker.config import (
     BrokerConfig,
     CompactionConfig,
+    GatewayConfig,
     LoggingConfig,
     MetricsConfig,
     MovesConfig,
@@ -20,6 +21,7 @@ __all__ = [
     "Broker",
     "BrokerConfig",
     "CompactionConfig",
+    "GatewayConfig",
     "LoggingConfig",
     "MetricsConfig",
     "MovesConfig",

@@ -19,6 +19,11 @@ _DAY_MS = 24 * 3600 * 1000
 _TOPIC_LIMITS = {"max_partitions_per_topic": 10_000, "max_partitions_per_broker": 1_000_000}
 _LOG_FORMATS = ("text", "json")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
+_GATEWAY_LIMITS = {
+    "max_sessions": 100_000,
+    "max_sessions_per_principal": 100_000,
+    "login_timeout_ms": 600_000,
+}
 _SESSION_MS = range(500, _DAY_MS + 1)
 
 _HOUR_MS = 3_600_000
@@ -196,6 +201,31 @@ class SecurityConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """A port for clients' sessions with ZooKeeper, at which access rules hold. Encrypted as [tls]
+    says, and for those only who have logged in."""
+
+    #: None: there is no gateway; 0 takes a free port at each start.
+    port: int | None = None
+    #: Sessions at a time. Each takes a connection to ZooKeeper, which allows 60 from one address as
+    #: long as its maxClientCnxns says nothing else.
+    max_sessions: int = 2_000
+    #: Sessions of one principal at a time.
+    max_sessions_per_principal: int = 500
+    #: Time for a client to encrypt its connection, ask for its session, and log in.
+    login_timeout_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        require(
+            self.port is None or 0 <= self.port < 65_536,
+            f"port must be 0 to 65535, got {self.port}.",
+        )
+        for name, most in _GATEWAY_LIMITS.items():
+            value = getattr(self, name)
+            require(0 < value <= most, f"{name} must be 1 to {most}, got {value}.")
+
+
+@dataclass(frozen=True, slots=True)
 class LoggingConfig:
     """The broker's log, on standard error."""
 
@@ -252,6 +282,7 @@ class BrokerConfig:
     tls: TlsConfig = TlsConfig()
     #: A table of its own: who is let in, and what that one may do.
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    gateway: GatewayConfig = GatewayConfig()
     log: LogConfig = LogConfig()
     compaction: CompactionConfig = CompactionConfig()
     moves: MovesConfig = MovesConfig()
@@ -281,6 +312,12 @@ class BrokerConfig:
             f"got {self.zookeeper_session_ms}.",
         )
         require(
+            self.gateway.port is None
+            or (self.security.authenticate and self.tls.server is not None),
+            "[gateway] has a port, and needs [security] with authenticate = true, and [tls] with "
+            "a certificate.",
+        )
+        require(
             self.log.max_record_batch_bytes < self.network.max_frame_bytes,
             f"max_record_batch_bytes ({self.log.max_record_batch_bytes}) must be below "
             f"max_frame_bytes ({self.network.max_frame_bytes}).",
@@ -299,6 +336,7 @@ _TABLES: dict[str, type[Any]] = {
     "network": NetworkConfig,
     "tls": TlsConfig,
     "security": SecurityConfig,
+    "gateway": GatewayConfig,
     "log": LogConfig,
     "compaction": CompactionConfig,
     "moves": MovesConfig,

@@ -111,7 +111,9 @@ class Broker:
             session_timeout_ms=config.zookeeper_session_ms,
             connect_timeout_ms=None,
         )
-        self._security = (
+        #: Where a gateway beside this broker listens, for others to know; set before ``start``.
+        self.gateway_port: int | None = None
+        self.security = self._security = (
             Security(config, session, clock=clock, now_us=lambda: self._logs.clock.time.stamp_us())
             if config.security.authenticate
             else None
@@ -466,6 +468,7 @@ class Broker:
             self._network.local_socket,
             self.config.rack,
             tls_port,
+            self.gateway_port,
         )
 
     def start(self) -> None:
@@ -488,7 +491,7 @@ class Broker:
                 self._security.state.start()
             self._network = self._monitoring.sources.network = self._listen()
             if self._security is not None:
-                self._security.state.changed = self._network.look_again
+                self._security.state.follow(self._network.look_again)
                 self._security.thread.start()
             if self._network.port is not None:
                 remember_port(config.data_dir, self._network.port)

@@ -76,6 +76,15 @@ def lock(name: str) -> str:
     return f"{LOCKS}/{quote(name, safe='')}"
 
 
+def lock_of(node_name: str) -> str | None:
+    """The lock that a node below ``LOCKS`` is of; None of a node that is not logbus's."""
+    name = unquote(node_name)
+    try:
+        return name if quote(name, safe="") == node_name else None
+    except UnicodeEncodeError:
+        return None
+
+
 def writer(writer_id: str) -> str:
     """Writers' ids are free text (an application's name), so they are quoted."""
     return f"{WRITERS}/{_quoted_writer(writer_id)}"

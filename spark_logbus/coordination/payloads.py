@@ -25,6 +25,7 @@ class BrokerPayload(msgspec.Struct, frozen=True, kw_only=True):
     features: NonNegative = 0  # bits, see cluster/brokers; earlier releases say nothing
     rack: str | None = None  # where it stands, in the operator's words
     tls_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] | None = None
+    gateway_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] | None = None
 
 
 class DrainedPayload(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ class ProfileSettings:
     """The keys of a profile, as they stand in the file; none is a secret."""
 
     zookeeper: str | None = None
+    gateway: str | None = None
     tls_ca: Path | None = None
     tls_certificate: Path | None = None
     tls_key: Path | None = None
@@ -86,6 +87,9 @@ class Profile:
     digest: Digest | None
     #: What ZooKeeper's servers have to prove; None: connections to them are not encrypted.
     zookeeper_tls: ClientFiles | None = None
+    #: Brokers' gateways to ZooKeeper, and the chroot, in the place of ZooKeeper's servers. There it
+    #: is ``login``, or the certificate of ``tls``, that counts.
+    gateway: str | None = None
 
 
 def named_in(address: str) -> str | None:
@@ -188,10 +192,13 @@ def _profile(name: str, settings: ProfileSettings, directory: Path) -> Profile:
             f"{where} needs both zookeeper_user and zookeeper_password_file or "
             "zookeeper_password_env, or neither."
         )
+    tls = _tls(settings, directory, where)
+    if settings.gateway is not None:
+        _require_gateway(settings, tls, where)
     return Profile(
         name=name,
         zookeeper=settings.zookeeper,
-        tls=_tls(settings, directory, where),
+        tls=tls,
         login=None
         if settings.user is None or password is None
         else PasswordLogin(user=settings.user, password=password),
@@ -199,7 +206,35 @@ def _profile(name: str, settings: ProfileSettings, directory: Path) -> Profile:
         if settings.zookeeper_user is None or of_zookeeper is None
         else Digest(user=settings.zookeeper_user, password=of_zookeeper),
         zookeeper_tls=_tls_of_zookeeper(settings, directory),
+        gateway=settings.gateway,
     )
+
+
+def _require_gateway(settings: ProfileSettings, tls: ClientTls | None, where: str) -> None:
+    of_zookeeper = [
+        each for each in dir(settings)
+        if each.startswith("zookeeper") and getattr(settings, each) is not None
+    ]  # fmt: skip
+    if of_zookeeper:
+        raise ConfigError(
+            f"{where} has a gateway, which stands in ZooKeeper's place, and {of_zookeeper[0]} too; "
+            "name one."
+        )
+    if tls is None:
+        raise ConfigError(
+            f"{where} has a gateway, to which connections are encrypted: name the authorities to "
+            "believe (tls_ca), or set tls = true for those of the machine."
+        )
+    if settings.user is None and tls.certificate is None:
+        raise ConfigError(
+            f"{where} has a gateway, which takes nobody whom it does not know: name a user, or a "
+            "certificate (tls_certificate and tls_key)."
+        )
+    if settings.user is not None and ":" in settings.user:
+        raise ConfigError(
+            f"{where} has a gateway, where the name of a user ends at the first colon: "
+            f"{settings.user!r} cannot log in there."
+        )
 
 
 def _tls_of_zookeeper(settings: ProfileSettings, directory: Path) -> ClientFiles | None:

@@ -15,11 +15,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.security import ACL, Id, Permissions, make_digest_acl_credential
+from kazoo.security import (
+    ACL,
+    OPEN_ACL_UNSAFE,
+    Id,
+    Permissions,
+    make_digest_acl_credential,
+)
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.security.profiles import Digest, Profile
-from spark_logbus.security.tls import CurrentContext, of_client_files
+from spark_logbus.security.tls import CurrentContext, of_client, of_client_files
 
 # Of the session timeout: a server that takes a connection and says no more is left for the next.
 _HANDSHAKE_SHARE: Final = 1 / 3
@@ -44,16 +50,28 @@ class Access:
     owner: Digest | None = None
     #: None: connections are not encrypted.
     contexts: CurrentContext | None = None
+    #: Name that a gateway knows this by; None: the server is ZooKeeper itself.
+    at_gateway: str | None = None
 
     @property
     def name(self) -> str:
-        """Name that ZooKeeper knows this by, for messages."""
+        """Name that the server knows this by, for messages."""
+        if self.at_gateway is not None:
+            return self.at_gateway
         return "a session without a login" if self.owner is None else f"{self.owner.user!r}"
+
+    @property
+    def acl(self) -> list[tuple[int, str, str]]:
+        """The access list of nodes that the session makes: permissions, scheme and id."""
+        acl = OPEN_ACL_UNSAFE if self.owner is None else acl_of(self.owner)
+        return [(each.perms, each.id.scheme, each.id.id) for each in acl]
 
 
 def of_profile(profile: Profile | None, digest: Digest | None = None) -> Access:
     """Returns what a profile says of ZooKeeper; ``digest`` stands in the place of its own.
     Raises ConfigError for files that cannot be used."""
+    if profile is not None and profile.gateway is not None:
+        return _of_gateway(profile)
     if profile is not None and digest is None:
         digest = profile.digest
     logins = () if digest is None else (("digest", Hidden(f"{digest.user}:{digest.password}")),)
@@ -62,6 +80,17 @@ def of_profile(profile: Profile | None, digest: Digest | None = None) -> Access:
     if contexts is not None:
         contexts.get()  # while there is somebody to tell that files are missing
     return Access(logins=logins, owner=digest, contexts=contexts)
+
+
+def _of_gateway(profile: Profile) -> Access:
+    tls, login = profile.tls, profile.login
+    assert tls is not None, "a profile with a gateway has it"
+    contexts = of_client(tls)
+    contexts.get()
+    if login is None:
+        return Access(contexts=contexts, at_gateway=f"the certificate in {tls.certificate}")
+    proof = Hidden(f"{login.user}:{login.password}")
+    return Access(logins=(("plain", proof),), contexts=contexts, at_gateway=f"user:{login.user}")
 
 
 def acl_of(owner: Digest) -> list[ACL]:

@@ -93,7 +93,7 @@ def _unnamed_connect() -> str:
 def _servers_of(profile: Profile) -> str:
     """Returns what a profile says of ZooKeeper, else the environment. Raises ConfigError where that
     names a profile once more."""
-    connect = profile.zookeeper or _unnamed_connect()
+    connect = profile.gateway or profile.zookeeper or _unnamed_connect()
     if profiles.named_in(connect.strip()) is not None:
         raise ConfigError(
             f"The profile {profile.name!r} does not say where ZooKeeper is, and "

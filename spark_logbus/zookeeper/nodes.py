@@ -114,7 +114,12 @@ class Nodes:
         deadline: Deadline | None = None,
     ) -> dict[str, Node | None]:
         """Reads nodes in a few round trips. One that may not be read is among them all the same."""
-        found = self._read_many(paths, lambda client, path: client.get_async(path, watch), deadline)
+        found = self._read_many(
+            paths,
+            lambda client, path: client.get_async(path, watch),
+            deadline,
+            is_view=watch is not None,
+        )
         return {path: _node(path, reply) for path, reply in found.items()}
 
     def exists(
@@ -159,7 +164,10 @@ class Nodes:
         """Names below each node in order, an error in the place of those that may not be listed."""
         found: dict[str, list[str] | CorruptNodeError | None] = {}
         for path, names in self._read_many(
-            paths, lambda client, path: client.get_children_async(path, watch), deadline
+            paths,
+            lambda client, path: client.get_children_async(path, watch),
+            deadline,
+            is_view=watch is not None,
         ).items():
             if isinstance(names, NoAuthError):
                 found[path] = _not_ours(path)
@@ -186,8 +194,15 @@ class Nodes:
         return found
 
     def _read_many(
-        self, paths: Iterable[str], read: Callable[[Any, str], Any], deadline: Deadline | None
+        self,
+        paths: Iterable[str],
+        read: Callable[[Any, str], Any],
+        deadline: Deadline | None,
+        *,
+        is_view: bool,
     ) -> dict[str, Any]:
+        """Raises ZooKeeperAccessError for what a gateway does not let be read. A view goes on
+        without it, as without any other node that may not be read."""
         deadline = deadline or self.session.deadline()
         wanted = list(dict.fromkeys(paths))
         found: dict[str, Any] = {}
@@ -199,6 +214,10 @@ class Nodes:
             absolute = [self._absolute(path) for path in part]
             replies = self.session.call(description, partial(_submit_all, read, absolute), deadline)
             found.update(zip(part, replies, strict=True))
+        if self.session.access.at_gateway is not None and not is_view:
+            for path, reply in found.items():
+                if isinstance(reply, NoAuthError):
+                    raise self.session.access_refused(f"read {path}")
         return found
 
     # -- writes --------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from spark_logbus.broker import (
     Broker,
     BrokerConfig,
     CompactionConfig,
+    GatewayConfig,
     MetricsConfig,
     MovesConfig,
     NetworkConfig,
@@ -19,6 +20,8 @@ from spark_logbus.broker import (
     TlsConfig,
 )
 from spark_logbus.errors import LogbusError
+from spark_logbus.gateway.beside import BrokerWithGateway
+from spark_logbus.gateway.gateway import Gateway
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import LogConfig
 from spark_logbus.protocol import (
@@ -50,9 +53,12 @@ def broker_here(
     tls: TlsConfig | None = None,
     security: SecurityConfig | None = None,
     metrics: MetricsConfig | None = None,
+    gateway: GatewayConfig | None = None,
+    gateways: dict[int, Gateway] | None = None,
 ) -> Iterator[Broker]:
-    """A broker in this process. It keeps nothing of the disk in reserve, unless it is told to."""
-    broker = Broker(
+    """A broker in this process, with a gateway where that has a port, which is put into
+    ``gateways``. It keeps nothing of the disk in reserve, unless it is told to."""
+    server = BrokerWithGateway(
         BrokerConfig(
             id=broker_id,
             rack=rack,
@@ -67,13 +73,16 @@ def broker_here(
             tls=tls or TlsConfig(),
             security=security or SecurityConfig(),
             metrics=metrics or MetricsConfig(),
+            gateway=gateway or GatewayConfig(),
         )
     )
-    broker.start()
+    server.start()
+    if server.gateway is not None and gateways is not None:
+        gateways[broker_id] = server.gateway
     try:
-        yield broker
+        yield server.broker
     finally:
-        broker.stop()
+        server.stop()
 
 
 @contextmanager

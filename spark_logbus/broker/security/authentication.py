@@ -47,7 +47,8 @@ class Authentication:
         self._state = state
         self._audit = audit
         self._now_us = now_us
-        self._limits = LoginLimits(clock)
+        #: Limits on failed logins, at whatever port of this broker.
+        self.limits: Final = LoginLimits(clock)
         self._takes_anonymous = config.anonymous
         self._supers = frozenset(config.super_principals)
         self._own_name = _user_name(os.geteuid())
@@ -68,7 +69,7 @@ class Authentication:
             if mechanism in (_CERTIFICATE, _LOCAL, _NOTHING):
                 data, identity = b"", self._without_mechanism(connection)
             elif mechanism == tokens.MECHANISM and exchange is None:
-                data, identity = b"", self._by_token(request.data)
+                data, identity = b"", self.by_token(request.data)
             else:
                 exchange = exchange or self._begin(request.mechanism)
                 data, found = self._by_password(exchange, request, address)
@@ -82,7 +83,7 @@ class Authentication:
         except LogbusError as error:
             user = "" if exchange is None else exchange.user
             if exchange is not None:
-                self._limits.failed(address, user)
+                self.limits.failed(address, user)
             self.logins[mechanism, "failed"].add()
             self._audit.login_failed(connection.peer, user, request.mechanism or mechanism, error)
             raise
@@ -105,7 +106,8 @@ class Authentication:
             return _LOCAL
         return _NOTHING if connection.certificate() is None else _CERTIFICATE
 
-    def _by_token(self, token: bytes) -> Identity:
+    def by_token(self, token: bytes) -> Identity:
+        """Returns whom a token lets in, and for what. Raises AuthenticationError."""
         # Nobody guesses one, and to look at it costs next to nothing: so it is never limited, and
         # no task is kept out by whoever fails at its address.
         principal, scope, mark = tokens.verify(token, self._state.keys, now_us=self._now_us())
@@ -140,15 +142,15 @@ class Authentication:
         # Before the proof is looked at: of many that come at once none is tried beyond the limit,
         # and a right one is not told apart.
         if exchange.user:
-            self._limits.require(address, exchange.user)
+            self.limits.require(address, exchange.user)
         data, is_done = exchange.answer(request.data)
         if not is_done:
-            self._limits.require(address, exchange.user)
+            self.limits.require(address, exchange.user)
             return data, None
         identity = self._state.user(exchange.user, exchange.mechanism, exchange.credential)
         if identity is None:
             raise AuthenticationError("The user or the password is wrong.")
-        self._limits.succeeded(address, exchange.user)
+        self.limits.succeeded(address, exchange.user)
         return data, identity
 
     def _without_mechanism(self, connection: Connection) -> Identity:

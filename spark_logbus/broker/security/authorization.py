@@ -111,6 +111,12 @@ class Authorization:
         """Tells if an identity may do that now."""
         return self._refused(identity, [(operation, resource, name)]) is None
 
+    def is_unbound(self, identity: Identity) -> bool:
+        """Tells if no rule binds an identity."""
+        return identity.scope is None and (
+            not self._authorizes or self._is_super(identity.principal)
+        )
+
     def require_current(self, identity: Identity) -> None:
         """Raises AuthenticationError for a user who was removed, or a token that has expired."""
         if not self._state.is_current(identity):

@@ -28,14 +28,14 @@ _SETTLED_US: Final = 600 * 1_000_000
 class SecurityState:
     """Users, rules and keys as last heard. Thread-safe: each is replaced as a whole.
 
-    ``changed`` is called, on ZooKeeper's thread, when something may be forbidden that was not.
+    Who follows it is called, on ZooKeeper's thread, when something may be forbidden that was not.
     """
 
     def __init__(self, session: Session, *, audit: AuditLog, stamp_us: Callable[[], int]) -> None:
         self.users: Mapping[str, UserPayload] = {}
         self.rules = AccessRules()
         self.version = 0
-        self.changed: Callable[[], None] = lambda: None
+        self._followers: list[Callable[[], None]] = []
         self._marks: Mapping[str, bytes] = {}
         self._audit = audit
         self._is_started = False
@@ -52,6 +52,10 @@ class SecurityState:
         self._users.watch(self._take_users)
         self._rules.watch(self._take_rules)
         self._is_started = True
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """Has ``changed`` called at each change from now on; it must not block."""
+        self._followers.append(changed)
 
     def renew_keys(self) -> None:
         """Makes a new key where the newest is a day old. To be called now and then."""
@@ -120,4 +124,5 @@ class SecurityState:
 
     def _note_change(self) -> None:
         self.version += 1
-        self.changed()
+        for changed in self._followers:
+            changed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.broker.config import BrokerConfig
@@ -25,6 +26,14 @@ _RENEW_EVERY_S: Final = 600.0
 _BROKER_TOKEN_US: Final = 600 * 1_000_000
 
 
+@dataclass(slots=True)
+class GatewayCounts:
+    """Numbers of the gateway beside this broker, which its thread writes."""
+
+    sessions: int = 0
+    refused: int = 0
+
+
 class Security:
     """Logins, decisions and keys of one broker."""
 
@@ -32,8 +41,12 @@ class Security:
         self, config: BrokerConfig, session: Session, *, clock: Clock, now_us: Callable[[], int]
     ) -> None:
         self._config = config
-        self._now_us = now_us
+        self.now_us: Final = now_us
         self.audit = AuditLog(clock)
+        #: The ZooKeeper session by which all this is known.
+        self.session: Final = session
+        self.clock: Final = clock
+        self.gateway = GatewayCounts()
         self.state = SecurityState(session, audit=self.audit, stamp_us=now_us)
         self.authentication = Authentication(
             config.security, self.state, audit=self.audit, clock=clock, now_us=now_us
@@ -68,5 +81,5 @@ class Security:
         return TokenLogin(get=self._own_token)
 
     def _own_token(self) -> bytes:
-        owner, expires_us = f"broker:{self._config.id}", self._now_us() + _BROKER_TOKEN_US
+        owner, expires_us = f"broker:{self._config.id}", self.now_us() + _BROKER_TOKEN_US
         return self.state.token(lambda key_id: Claims(key_id, owner, expires_us))

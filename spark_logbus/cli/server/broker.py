@@ -35,19 +35,20 @@ def broker(
     Example:
       logbus broker -c conf/broker.toml
     """
-    from spark_logbus.broker import Broker, LoggingConfig, load_broker_config
+    from spark_logbus.broker import LoggingConfig, load_broker_config
     from spark_logbus.cli.server.logs import configure
+    from spark_logbus.gateway.beside import BrokerWithGateway
 
     use_profiles_beside(config)
     loaded = load_broker_config(config)
     logging_config = LoggingConfig(log_format or loaded.logging.format, loaded.logging.level)
     configure(format=logging_config.format, level=logging_config.level, broker_id=loaded.id)
-    server = Broker(loaded)
+    server = BrokerWithGateway(loaded)
     try:
         serve(
             server,
             f"Broker {loaded.id}",
-            address=lambda: f"{server.address.host}:{server.address.port}",
+            address=lambda: f"{server.broker.address.host}:{server.broker.address.port}",
             ready_file=ready_file,
             does="The broker serves",
         )

@@ -82,6 +82,7 @@ class BrokerRegistry:
             features=MOVES | REPLICATES,
             rack=address.rack,
             tls_port=address.tls_port,
+            gateway_port=address.gateway_port,
         )
         registration = _Registration(self._nodes, address, payload, on_conflict, on_registered)
         with self._lock:
@@ -289,4 +290,5 @@ def _address(broker_id: int, payload: BrokerPayload) -> BrokerAddress:
         local_socket=payload.local_socket,
         rack=payload.rack,
         tls_port=payload.tls_port,
+        gateway_port=payload.gateway_port,
     )
