@@ -282,6 +282,7 @@ class BrokerConfig:
     tls: TlsConfig = TlsConfig()
     #: A table of its own: who is let in, and what that one may do.
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    #: A table of its own: a port for clients' sessions with ZooKeeper.
     gateway: GatewayConfig = GatewayConfig()
     log: LogConfig = LogConfig()
     compaction: CompactionConfig = CompactionConfig()

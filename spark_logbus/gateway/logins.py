@@ -88,6 +88,6 @@ def _user(scheme: str, proof: bytes) -> tuple[str, str]:
 
 def _malformed() -> AuthenticationError:
     return AuthenticationError(
-        "A login here is by the scheme plain, of a user's name, a colon and the password, or by the "
-        "scheme token, of a token in base64."
+        "A login here is by the scheme plain, of a user's name, a colon and the password, or by "
+        "the scheme token, of a token in base64."
     )

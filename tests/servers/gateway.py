@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from spark_logbus.broker import Broker, GatewayConfig, SecurityConfig, TlsConfig
@@ -71,7 +72,7 @@ class Gated:
         for name in names:
             UserRegistry(self.session).add(name, password_of(name), now_us=1)
             for broker in self.brokers:
-                wait_until(lambda broker=broker, name=name: name in known_users(broker))
+                wait_until(partial(_knows, broker, name))
 
     def profile(self, name: str, *, of: Broker | None = None, lines: str = "") -> str:
         """Writes a profile of the user of that name, at all gateways or that of one broker, and
@@ -94,29 +95,31 @@ class Gated:
         """Adds rules, each of an operation, a kind and a name, and waits until they are known."""
         rules = [Rule(kind, name, principal, word, True) for word, kind, name in grants]
         RuleRegistry(self.session).add(rules)
-        self._wait(lambda known: known >= {*rules})
+        self._wait({*rules}, there=True)
 
     def forbid(self, principal: str, *grants: tuple[str, str, str]) -> None:
         """Takes rules away again."""
         rules = [Rule(kind, name, principal, word, True) for word, kind, name in grants]
         RuleRegistry(self.session).remove(rules)
-        self._wait(lambda known: not known & {*rules})
+        self._wait({*rules}, there=False)
 
-    def _wait(self, holds: object) -> None:
-        assert callable(holds)
+    def _wait(self, rules: set[Rule], *, there: bool) -> None:
         for broker in self.brokers:
-            assert broker.security is not None
-            state = broker.security.state
-            wait_until(lambda state=state: holds({*state.rules.rules}))
+            wait_until(partial(_holds, broker, rules, there))
 
     def refused(self) -> int:
         """The number of requests that were refused at any gateway."""
         return sum(each.security.gateway.refused for each in self.brokers if each.security)
 
 
-def known_users(broker: Broker) -> set[str]:
+def _knows(broker: Broker, user: str) -> bool:
     assert broker.security is not None
-    return {*broker.security.state.users}
+    return user in broker.security.state.users
+
+
+def _holds(broker: Broker, rules: set[Rule], there: bool) -> bool:
+    assert broker.security is not None
+    return rules & {*broker.security.state.rules.rules} == (rules if there else set())
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -286,7 +287,7 @@ def test_watches_tell_what_others_do(cluster: Gated) -> None:
                 "write", [SetData("/consumers/g/rewinds", data)],
                 deadline=cluster.session.deadline(),
             )  # fmt: skip
-            wait_until(lambda data=data: data in seen)
+            wait_until(partial(seen.__contains__, data))
         view.cancel()
 
 
