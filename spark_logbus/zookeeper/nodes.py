@@ -199,7 +199,7 @@ class Nodes:
         read: Callable[[Any, str], Any],
         deadline: Deadline | None,
         *,
-        is_view: bool,
+        is_view: bool = False,
     ) -> dict[str, Any]:
         """Raises ZooKeeperAccessError for what a gateway does not let be read. A view goes on
         without it, as without any other node that may not be read."""
