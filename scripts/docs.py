@@ -18,7 +18,10 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+import msgspec
 
 from scripts.generated import filled, parts_called
 from spark_logbus.audit import AuditConfig
@@ -40,6 +43,8 @@ from spark_logbus.client.metrics import METRICS as CLIENT_METRICS
 from spark_logbus.log import LogConfig
 from spark_logbus.log.config import TEXT_KEYS, TOPIC_KEYS
 from spark_logbus.programs import run_program
+from spark_logbus.protocol import APIS, Api, Need
+from spark_logbus.protocol.messages.api import ApiDeclaration
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "conf" / "broker.toml"
@@ -108,6 +113,13 @@ KAFKA_METRICS = {
 DESCRIBED_ONCE = {
     ("--zookeeper`, `-z", "ZooKeeper's address and chroot."),
     ("--json`, `-J", "One JSON object a line."),
+}
+# Of requests whose rights their handlers find.
+OTHER_RIGHTS = {
+    Api.HANDSHAKE: "none",
+    Api.METADATA: "none; it leaves out topics for which there is no `describe`",
+    Api.DISCARD: "to have begun the write",
+    Api.ISSUE_TOKEN: "none; a token is good for no more than its owner may do",
 }
 GENERATED = parts_called(r"[\w-]+")
 # A test that a page names: [test_x], without an address of its own.
@@ -351,6 +363,35 @@ def _cell(comment: str) -> str:
     return comment.replace("``", "`").replace("|", "\\|")
 
 
+def rights_table() -> str:
+    """A table of what requests for the topic T, or by the writer W, need."""
+    rows = ["| request | rights |", "|---|---|"]
+    for api, declared in APIS.items():
+        needs = _needs(declared)
+        if needs is None:
+            words = "to be a broker"
+        else:
+            words = ", ".join(
+                f"`{operation.value}` {resource.value}" + ("" if name == "*" else f" {name}")
+                for operation, resource, name in needs
+            )
+        rows.append(f"| `{api.name}` | {words or OTHER_RIGHTS[api]} |")
+    return "\n".join(rows)
+
+
+def _needs(declared: ApiDeclaration) -> list[Need] | None:
+    if declared.needs is None:
+        return None
+    names = {field.name for field in msgspec.structs.fields(declared.request)}
+    known = {
+        "partitions": [SimpleNamespace(topic="T")],
+        "writer": "W",
+        "decision": SimpleNamespace(topics={"T": None}),
+        "name": "T",
+    }
+    return list(declared.needs(SimpleNamespace(**{name: known.get(name) for name in names})))
+
+
 def links(page: Path) -> Callable[[str], str]:
     """The addresses of the tests that ``page`` names."""
 
@@ -379,6 +420,7 @@ def parts(page: Path) -> dict[str, Callable[[str], str]]:
         "log-settings": lambda _: log_table(),
         "metrics": lambda _: metric_table(),
         "client-metrics": lambda _: client_metric_table(),
+        "request-rights": lambda _: rights_table(),
         **{f"command-{name}": lambda _, name=name: command_tables(name) for name in VERBS},  # type: ignore[misc]
         "tests": links(page),
     }

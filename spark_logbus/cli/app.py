@@ -53,7 +53,9 @@ VERBS: Final[dict[str, Verb]] = {
     "users": Verb("admin", "Add, list and remove users who may log in.", is_group=True),
     "acls": Verb("admin", "Add, list and remove access rules.", is_group=True),
     "security": Verb("admin", "Make the certificates and profiles of a cluster.", is_group=True),
-    "profiles": Verb("admin", "List the profiles of this machine, and check one.", is_group=True),
+    "profiles": Verb(
+        "admin", "List and add profiles of this machine, and check one.", is_group=True
+    ),
     "produce": Verb("data", "Publish one record for each line."),
     "consume": Verb("data", "Print the records of topics."),
     "audit": Verb("admin", "Compare what was counted of a topic with what is there."),

@@ -77,7 +77,8 @@ class BrokerProcess(ChildServer):
 class EmbeddedCluster:
     """ZooKeeper and ``brokers`` brokers on the loopback interface; a context manager.
 
-    ``settings`` are tables of broker configuration (see conf/broker.toml) that all brokers get.
+    ``settings`` are tables of broker configuration (see conf/broker.toml) that all brokers get,
+    ``first_settings`` those that only the first one does.
     ZooKeeper's port is ``zookeeper_port``, else that of the last run in ``directory``; at the first
     run it is ``preferred_zookeeper_port`` if that is free, else any. With a ``profile``, brokers
     reach ZooKeeper by that. The brokers die with this process, however it ends. Use from one thread
@@ -92,6 +93,7 @@ class EmbeddedCluster:
         zookeeper_port: int = 0,
         preferred_zookeeper_port: int | None = None,
         settings: Settings | None = None,
+        first_settings: Settings | None = None,
         profile: str | None = None,
     ) -> None:
         if brokers < 1:
@@ -104,6 +106,7 @@ class EmbeddedCluster:
         )
         self._count = brokers
         self._settings = settings or {}
+        self._first_settings = first_settings or {}
         self._profile = profile
         self.brokers: list[BrokerProcess] = []
 
@@ -128,7 +131,7 @@ class EmbeddedCluster:
                     zookeeper=self.zookeeper
                     if self._profile is None
                     else f"{PREFIX}{self._profile}",
-                    settings=self._settings,
+                    settings={**self._settings, **(self._first_settings if number == 1 else {})},
                 )
                 for number in range(1, self._count + 1)
             ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,8 +20,11 @@ class RegistryProcess(ChildServer):
     """A registry on the loopback interface; dies with this process. It keeps nothing but its port,
     in ``directory``. Use from one thread at a time."""
 
-    def __init__(self, directory: Path, *, zookeeper: str, port: int = 0) -> None:
-        """``port`` 0: that of the last run if it is free, else any."""
+    def __init__(
+        self, directory: Path, *, zookeeper: str, port: int = 0, options: Sequence[str] = ()
+    ) -> None:
+        """``port`` 0: that of the last run if it is free, else any. ``options`` are more of
+        ``logbus registry``."""
         super().__init__(
             "The schema registry",
             directory.absolute(),
@@ -30,6 +34,7 @@ class RegistryProcess(ChildServer):
         )
         self._zookeeper = zookeeper
         self._port = port
+        self._options = options
 
     @property
     def url(self) -> str:
@@ -39,7 +44,7 @@ class RegistryProcess(ChildServer):
     def _prepare(self) -> list[str]:
         command = [
             sys.executable, "-m", "spark_logbus.cli", "registry", "--port", str(self._port),
-            "--zookeeper", self._zookeeper, "--ready-file", str(self._ready_file),
+            "--zookeeper", self._zookeeper, "--ready-file", str(self._ready_file), *self._options,
         ]  # fmt: skip
         with suppress(EmbeddedServerError, ValueError):
             command += ["--preferred-port", str(int(self.address.rpartition(":")[2]))]

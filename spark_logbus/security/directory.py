@@ -3,7 +3,7 @@
 ::
 
     ca.pem  ca.key           the authority, which signs all certificates
-    profiles.toml            the profile of the first user
+    profiles.toml            the profiles of the first user, and of the brokers
     admin.password           that user's password
     zookeeper.password       the brokers' own, with which they keep others from ZooKeeper's nodes
     broker-1/                one for each broker, whole in itself, to be copied to its machine
@@ -41,9 +41,13 @@ from spark_logbus.security.profiles import check_profile_name
 
 AUTHORITY_DAYS: Final = 3_650
 CERTIFICATE_DAYS: Final = 365
+#: The port at which brokers let clients come to ZooKeeper.
+GATEWAY_PORT: Final = 9293
 #: The profile with which brokers reach ZooKeeper, in a file beside the configuration of each.
 BROKERS_PROFILE: Final = "brokers"
 PROFILES: Final = "profiles.toml"
+_LOCAL: Final = "127.0.0.1"
+_DEFAULT_CHROOT: Final = "logbus"  # as of an address that names none
 _ZOOKEEPER_USER: Final = "brokers"
 _ZOOKEEPER_PASSWORD: Final = "zookeeper.password"
 _PASSWORD_BYTES: Final = 24
@@ -60,11 +64,15 @@ class NewCluster:
     user: str
     #: ZooKeeper's servers and chroot.
     zookeeper: str
+    #: The port of the first broker's gateway.
+    gateway_port: int = GATEWAY_PORT
     #: Names and addresses of the first broker; none: it is for this machine alone.
     hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_profile_name(self.profile)
+        if self.profile == BROKERS_PROFILE:
+            raise ConfigError(f"The profile {BROKERS_PROFILE!r} is the brokers'; choose another.")
         _check_file_name("user", self.user)
         for host in self.hosts:
             if not host or not host.isascii() or any(each in host for each in '/\\" \t\n*'):
@@ -88,9 +96,9 @@ class SecurityDirectory:
             _write(new / f"{cluster.user}.password", _password())
             _write(new / _ZOOKEEPER_PASSWORD, _password())
             made = cls(new)
-            _write(new / PROFILES, as_toml({cluster.profile: made._first_profile(cluster)}))
+            _write(new / PROFILES, as_toml(_first_profiles(cluster)))
             _make_directory(new / "broker-1")
-            made._fill_broker(new / "broker-1", 1, cluster.hosts)
+            made._fill_broker(new / "broker-1", 1, cluster.hosts, cluster.gateway_port)
         return cls(path)
 
     @classmethod
@@ -114,9 +122,8 @@ class SecurityDirectory:
         if not tables:
             raise ConfigError(f"There is no profile in {self.path / PROFILES}.")
         name, settings = next(iter(tables.items()))
-        for key in ("zookeeper", "user", "password_file"):
-            if not isinstance(settings.get(key), str):
-                raise ConfigError(f"The first profile in {self.path / PROFILES} has no {key}.")
+        for key in ("gateway", "user", "password_file"):
+            self._require(settings, name, key)
         whole = {
             key: str(self.path / value) if key.endswith(("_file", "_ca")) else value
             for key, value in settings.items()
@@ -133,7 +140,28 @@ class SecurityDirectory:
 
     @property
     def zookeeper(self) -> str:
-        return str(self.first_profile[1]["zookeeper"])
+        """ZooKeeper's servers and chroot, as brokers reach it."""
+        return str(self._brokers_profile()["zookeeper"])
+
+    @property
+    def gateways(self) -> str:
+        """The gateways of all brokers and the chroot, as profiles of clients have them."""
+        places = []
+        for each in self.brokers():
+            tables = load_toml(self.broker(each) / "broker.toml", None)
+            host = tables.get("broker", {}).get("advertised_host", _LOCAL)
+            port = tables.get("gateway", {}).get("port", GATEWAY_PORT)
+            places.append(_place(str(host), port))
+        return f"{','.join(places)}/{_chroot(self.zookeeper)}"
+
+    def _brokers_profile(self) -> dict[str, Any]:
+        settings = load_toml(self.path / PROFILES, None).get(BROKERS_PROFILE, {})
+        self._require(settings, BROKERS_PROFILE, "zookeeper")
+        return settings
+
+    def _require(self, settings: Mapping[str, Any], name: str, key: str) -> None:
+        if not isinstance(settings.get(key), str):
+            raise ConfigError(f"[{name}] of {self.path / PROFILES} has no {key}.")
 
     def brokers(self) -> list[int]:
         """The ids of brokers for which there is a directory."""
@@ -149,21 +177,19 @@ class SecurityDirectory:
     def add_broker(self, broker_id: int, hosts: Sequence[str]) -> Path:
         """Makes the files of one more broker. Raises ConfigError where they are there."""
         with _whole(self.broker(broker_id)) as new:
-            self._fill_broker(new, broker_id, hosts)
+            self._fill_broker(new, broker_id, hosts, GATEWAY_PORT)
         return self.broker(broker_id)
 
     def add_client(self, name: str) -> Path:
         """Makes a certificate that is ``certificate:name``, and a profile with it, in a directory
         to hand to that client. Raises ConfigError where that is there."""
         check_profile_name(name)
-        profile, first = self.first_profile
+        profile, _ = self.first_profile
         with _whole(self.path / name) as new:
             _write_pair(new, "client", issue(self._authority(), name, hosts=[], days=self._days()))
             _write(new / "ca.pem", _text(self.path / "ca.pem"))
-            settings: dict[str, Any] = {
-                key: first[key] for key in ("gateway", "zookeeper") if key in first
-            }
-            settings |= {
+            settings = {
+                "gateway": self.gateways,
                 "tls_ca": "ca.pem",
                 "tls_certificate": "client.pem",
                 "tls_key": "client.key",
@@ -201,34 +227,19 @@ class SecurityDirectory:
             )
         return min(left.days, CERTIFICATE_DAYS)
 
-    def _first_profile(self, cluster: NewCluster) -> dict[str, Any]:
-        return {
-            "zookeeper": cluster.zookeeper,
-            "zookeeper_user": _ZOOKEEPER_USER,
-            "zookeeper_password_file": _ZOOKEEPER_PASSWORD,
-            "tls_ca": "ca.pem",
-            "user": cluster.user,
-            "password_file": f"{cluster.user}.password",
-        }
-
-    def _fill_broker(self, new: Path, broker_id: int, hosts: Sequence[str]) -> None:
-        local = ["localhost", "127.0.0.1", "::1"]
+    def _fill_broker(
+        self, new: Path, broker_id: int, hosts: Sequence[str], gateway_port: int
+    ) -> None:
+        local = ["localhost", _LOCAL, "::1"]
         names = [*hosts, *(each for each in local if each not in hosts)]
         pair = issue(self._authority(), f"broker-{broker_id}", hosts=names, days=self._days())
         _write_pair(new, "broker", pair)
         _write(new / "ca.pem", _text(self.path / "ca.pem"))
         _write(new / _ZOOKEEPER_PASSWORD, _text(self.path / _ZOOKEEPER_PASSWORD))
-        _write(new / PROFILES, as_toml({BROKERS_PROFILE: self._profile_of_brokers()}))
-        _write(new / "broker.toml", as_toml(self._configuration(broker_id, hosts)))
+        _write(new / PROFILES, as_toml({BROKERS_PROFILE: self._brokers_profile()}))
+        _write(new / "broker.toml", as_toml(self._configuration(broker_id, hosts, gateway_port)))
 
-    def _profile_of_brokers(self) -> dict[str, Any]:
-        return {
-            "zookeeper": self.zookeeper,
-            "zookeeper_user": _ZOOKEEPER_USER,
-            "zookeeper_password_file": _ZOOKEEPER_PASSWORD,
-        }
-
-    def _configuration(self, broker_id: int, hosts: Sequence[str]) -> Tables:
+    def _configuration(self, broker_id: int, hosts: Sequence[str], gateway_port: int) -> Tables:
         reached = {"host": "0.0.0.0", "advertised_host": hosts[0]} if hosts else {}
         return {
             "broker": {
@@ -249,7 +260,36 @@ class SecurityDirectory:
                 "authorize": True,
                 "super_principals": [f"user:{self.user}"],
             },
+            "gateway": {"port": gateway_port},
         }
+
+
+def _first_profiles(cluster: NewCluster) -> Tables:
+    host = cluster.hosts[0] if cluster.hosts else _LOCAL
+    place = _place(host, cluster.gateway_port)
+    return {
+        cluster.profile: {
+            "gateway": f"{place}/{_chroot(cluster.zookeeper)}",
+            "tls_ca": "ca.pem",
+            "user": cluster.user,
+            "password_file": f"{cluster.user}.password",
+        },
+        BROKERS_PROFILE: {
+            "zookeeper": cluster.zookeeper,
+            "zookeeper_user": _ZOOKEEPER_USER,
+            "zookeeper_password_file": _ZOOKEEPER_PASSWORD,
+        },
+    }
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _chroot(zookeeper: str) -> str:
+    """Returns the chroot at the end of ZooKeeper's address, without its slash."""
+    _, slash, chroot = zookeeper.partition("/")
+    return chroot if slash else _DEFAULT_CHROOT
 
 
 def add_profile(path: Path, name: str, settings: Mapping[str, Any]) -> bool:

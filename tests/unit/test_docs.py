@@ -53,6 +53,7 @@ def test_every_setting_metric_and_verb_has_a_place_in_a_page() -> None:
     assert placed == {
         "client-metrics",
         "metrics",
+        "request-rights",
         "tests",
         *(f"{name}-settings" for name in (*TABLES, *CLIENTS)),
         *(f"command-{verb}" for verb in VERBS),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_logbus.model import BrokerAddress
 
 app = typer.Typer(
-    help="List the profiles of this machine, and check one.",
+    help="List and add profiles of this machine, and check one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -40,7 +40,7 @@ def list_(as_json: AsJson = False) -> None:
     rows = Table(
         Column("profile"),
         Column("used", MARK),
-        Column("zookeeper"),
+        Column("cluster"),
         Column("tls"),
         Column("certificate"),
         Column("user"),
@@ -54,6 +54,64 @@ def list_(as_json: AsJson = False) -> None:
         as_json=as_json,
         empty=f"There are no profiles in {profiles.profiles_file()}; see `logbus security init`.",
     )
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="The new profile.", metavar="PROFILE")],
+    like: Annotated[
+        str,
+        typer.Option(
+            "--like",
+            help="The profile of the same cluster whose addresses and authorities to take.",
+            metavar="PROFILE",
+        ),
+    ],
+    user: Annotated[str, typer.Option(help="The user to log in as.")],
+    password_file: Annotated[
+        Path | None,
+        typer.Option(help="The file with the user's password.", show_default=False),
+    ] = None,
+    password_env: Annotated[
+        str | None,
+        typer.Option(
+            help="The environment variable with the user's password.",
+            metavar="VARIABLE",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Add a profile for another user of a cluster. What is there stays as it is.
+
+    \b
+    Example:
+      logbus profiles add etl --like prod --user etl --password-file etl.password
+    """
+    from spark_logbus.security.directory import add_profile
+
+    profiles.check_profile_name(name)
+    found = _stored().get(like)
+    if found is None:
+        raise ConfigError(f"There is no profile {like!r} in {profiles.profiles_file()}.")
+    if isinstance(found, ConfigError):
+        raise found
+    if (password_file is None) == (password_env is None):
+        raise ConfigError("Give --password-file or --password-env, one of them.")
+    secret = (
+        {"password_env": password_env}
+        if password_file is None
+        else {"password_file": str(password_file.absolute())}
+    )
+    same = {key: getattr(found, key, None) for key in ("gateway", "zookeeper", "tls_ca", "tls")}
+    settings = {
+        key: str(value) if isinstance(value, Path) else value
+        for key, value in {**same, "user": user, **secret}.items()
+        if value is not None
+    }
+    if not add_profile(profiles.profiles_file(), name, settings):
+        console().print(f"The profile {name} was there already, as it is to be.")
+        return
+    console().print(f"The profile {name} is in {profiles.profiles_file()}.")
 
 
 @app.command("check")
@@ -112,7 +170,7 @@ def _shown(settings: ProfileSettings | ConfigError) -> dict[str, Any]:
     elif settings.password_env is not None:
         password = f"variable {settings.password_env}"
     return {
-        "zookeeper": settings.zookeeper,
+        "cluster": settings.gateway or settings.zookeeper,
         "tls": None if settings.tls_ca is None else str(settings.tls_ca),
         "certificate": None if settings.tls_certificate is None else str(settings.tls_certificate),
         "user": settings.user,

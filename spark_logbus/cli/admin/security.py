@@ -73,7 +73,8 @@ def init(
       logbus security init secured
       logbus up --security secured
     """  # fmt: skip
-    from spark_logbus.security.directory import NewCluster, SecurityDirectory
+    from spark_logbus.security.directory import GATEWAY_PORT, NewCluster, SecurityDirectory
+    from spark_logbus.zookeeper.connect_string import DEFAULT_PORT
 
     if renew:
         _renew(SecurityDirectory.at(directory))
@@ -87,7 +88,8 @@ def init(
         NewCluster(
             profile=name or directory.absolute().name,
             user=user,
-            zookeeper=zookeeper or f"127.0.0.1:{_free_port()}/{_DEFAULT_CHROOT}",
+            zookeeper=zookeeper or f"127.0.0.1:{_free_port(DEFAULT_PORT)}/{_DEFAULT_CHROOT}",
+            gateway_port=GATEWAY_PORT if host else _free_port(GATEWAY_PORT),
             hosts=tuple(host or ()),
         ),
     )
@@ -125,6 +127,7 @@ def issue(
         made = there.add_broker(int(number), host or [])
         out.print(f"Copy {made} to the broker's machine, and start it there:")
         out.print(f"  logbus broker -c {made.name}/broker.toml")
+        out.print(f'Profiles of clients may have all gateways:\n  gateway = "{there.gateways}"')
         return
     if host:
         raise ConfigError(
@@ -211,11 +214,10 @@ def _refuse_profile(zookeeper: str | None) -> None:
     ConnectString.parse(zookeeper)
 
 
-def _free_port() -> int:
+def _free_port(preferred: int) -> int:
     from spark_logbus.local.zookeeper import free_port
-    from spark_logbus.zookeeper.connect_string import DEFAULT_PORT
 
-    return free_port(DEFAULT_PORT)
+    return free_port(preferred)
 
 
 app.command("zookeeper")(guard_zookeeper)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-import tomllib
 from pathlib import Path
 from typing import Any, Final
 
 from spark_logbus.clock import SystemClock
+from spark_logbus.config import load_toml
 from spark_logbus.errors import ConfigError
 from spark_logbus.local.cluster import EmbeddedCluster
+from spark_logbus.local.registry import RegistryProcess
 from spark_logbus.security.directory import BROKERS_PROFILE, PROFILES, SecurityDirectory
 from spark_logbus.security.profiles import (
     FILE_VARIABLE,
@@ -58,6 +59,7 @@ class Securing:
                 f"{directory.path} broker-1"
             )
         self._broker = directory.broker(directory.brokers()[0])
+        self._tables = load_toml(self._broker / "broker.toml", None)
         self.export = self._exported()
         os.environ[FILE_VARIABLE] = str(self._broker / PROFILES)
 
@@ -85,17 +87,40 @@ class Securing:
             brokers=count,
             zookeeper_port=self._port,
             settings=self._settings(),
+            # The profiles of clients name one gateway, which is beside the first broker.
+            first_settings={"gateway": self._tables.get("gateway", {})},
             profile=BROKERS_PROFILE,
         )
 
     def _settings(self) -> dict[str, dict[str, Any]]:
         """Returns tables of configuration for all brokers, which listen on this machine alone."""
-        tables = tomllib.loads((self._broker / "broker.toml").read_text("utf-8"))
-        tls = dict(tables["tls"], port=0)
+        tls = dict(self._tables["tls"], port=0)
         for key in ("certificate", "key", "client_ca"):
             if key in tls:
                 tls[key] = str(self._broker / tls[key])
-        return {"tls": tls, "security": tables["security"]}
+        return {"tls": tls, "security": self._tables["security"]}
+
+    def registry(self, data: Path, port: int) -> RegistryProcess:
+        """Returns the schema registry, to be started."""
+        security = self._settings()["security"]
+        supers = [
+            word for each in security["super_principals"] for word in ("--super-principal", each)
+        ]
+        files = {"certificate": "broker.pem", "key": "broker.key", "client-ca": "ca.pem"}
+        encrypted = [
+            word
+            for name, file in files.items()
+            for word in (f"--tls-{name}", str(self._broker / file))
+        ]
+        return RegistryProcess(
+            data,
+            zookeeper=f"{PREFIX}{BROKERS_PROFILE}",
+            port=port,
+            options=[
+                *encrypted, "--client-certificates", "optional", "--authenticate", "--authorize",
+                *supers,
+            ],
+        )  # fmt: skip
 
     def add_user(self, data: Path) -> None:
         """Makes the first user, if there is none of that name, and remembers that the cluster in

@@ -58,7 +58,7 @@ def up(
     """Start ZooKeeper, brokers and a schema registry here; Ctrl-C or SIGTERM stops them.
 
     The data stays, and so do the ports. The file env in it sets LOGBUS_ZOOKEEPER in a shell, or the
-    profile of a cluster that is secured; a registry is not started beside that.
+    profile of a cluster that is secured.
 
     \b
     Example:
@@ -91,15 +91,16 @@ def up(
     try:
         with out.status(f"Starting ZooKeeper and {plural(count, 'broker')} in {data} ..."):
             cluster.start()
-            if secured is not None:
-                secured.add_user(data)
-            else:
+            if secured is None:
                 registry = RegistryProcess(data, zookeeper=cluster.zookeeper, port=registry_port)
-                try:
-                    registry.start()
-                except EmbeddedServerError as error:  # records go without it
-                    out.print(f"Schemas are not served: {error}", style="bold red")
-                    registry = None
+            else:
+                secured.add_user(data)
+                registry = secured.registry(data, registry_port)
+            try:
+                registry.start()
+            except EmbeddedServerError as error:  # records go without it
+                out.print(f"Schemas are not served: {error}", style="bold red")
+                registry = None
         export = f"export LOGBUS_ZOOKEEPER={cluster.zookeeper}"
         if secured is not None:
             export = secured.export

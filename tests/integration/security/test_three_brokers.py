@@ -70,7 +70,7 @@ class Three:
 
     def start(self, settings: Tables, *brokers: int) -> None:
         """Starts the brokers, or starts them anew, with these settings."""
-        common = {
+        common: Tables = {
             "broker": {"zookeeper_session_ms": 1_000},
             # They are to meet as on three machines.
             "network": {"local_socket": False},
@@ -134,7 +134,7 @@ class Sending(threading.Thread):
         super().__init__(name=name)
         self._cluster = cluster
         self._end = threading.Event()
-        self.acknowledged: list[tuple[int, bytes]] = []
+        self.acknowledged: list[tuple[int | None, bytes]] = []
         self.failure: LogbusError | None = None
 
     def run(self) -> None:

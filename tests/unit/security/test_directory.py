@@ -59,8 +59,11 @@ def test_what_is_made_works_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(profile.login.password) >= 32
     monkeypatch.setenv(FILE_VARIABLE, str(made.broker(1) / "profiles.toml"))
     brokers = load_profile("brokers")
-    assert brokers.digest == profile.digest
-    assert brokers.login is None
+    assert brokers.digest is not None
+    assert brokers.digest.password not in (made.path / "profiles.toml").read_text()
+    assert (profile.digest, brokers.login) == (None, None)
+    assert profile.gateway == "kafka1.example:9293/logbus"
+    assert config.gateway.port == 9293
 
 
 def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
@@ -98,6 +101,9 @@ def test_certificates_are_renewed_for_the_same_names(tmp_path: Path) -> None:
     made = SecurityDirectory.make(tmp_path / "keys", CLUSTER)
     made.add_broker(2, ["kafka2.example", "10.0.0.2"])
     made.add_client("etl")
+    gateways = "kafka1.example:9293,kafka2.example:9293/logbus"
+    assert made.gateways == gateways
+    assert gateways in (made.path / "etl" / "profiles.toml").read_text()
     ca = (made.path / "ca.pem").read_text()
     old = (made.broker(2) / "broker.pem").read_text()
     renewed = [path.relative_to(made.path) for path, _ in made.renew()]
@@ -132,6 +138,7 @@ def test_no_certificate_outlives_its_authority(
     ("wrong", "said"),
     [
         ({"profile": "a b"}, "no name of a profile"),
+        ({"profile": "brokers"}, "is the brokers'"),
         ({"user": "../x"}, "cannot be the user"),
         ({"hosts": ("a/b",)}, "no name or address"),
         ({"hosts": ("kafka.*",)}, "no name or address"),
