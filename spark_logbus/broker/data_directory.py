@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import stat
 from pathlib import Path
 
 from spark_logbus.errors import ConfigError, StorageError
@@ -25,6 +26,7 @@ BROKER_FILES = (
     _ID_FILE, _PORT_FILE, _METRICS_PORT_FILE, COMPACTION_JOB_FILE, COMPACTION_REPORT_FILE,
 )  # fmt: skip
 _MAX_PORT = 65_535
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def check_identity(data_dir: Path, broker_id: int) -> None:
@@ -43,6 +45,22 @@ def claim_identity(data_dir: Path, broker_id: int) -> None:
     check_identity(data_dir, broker_id)
     if _read(data_dir / _ID_FILE) is None:
         _write(data_dir / _ID_FILE, str(broker_id))
+
+
+def keep_private(data_dir: Path) -> None:
+    """Let nobody else into the data directory: its files can be read by all, so that rules about
+    topics would bind nobody on this machine. Raises ConfigError where that is not up to us."""
+    mode = stat.S_IMODE(data_dir.stat().st_mode)
+    if not mode & _OTHERS:
+        return
+    try:
+        data_dir.chmod(mode & ~_OTHERS)
+    except OSError as error:
+        raise ConfigError(
+            f"Others may read the records in {data_dir}, whatever rules say, and that cannot "
+            f"be changed: {error.strerror}. Have its owner do it: chmod 700 {data_dir}"
+        ) from error
+    logger.info("Nobody else may enter the data directory %s from now on.", data_dir)
 
 
 def remembered_port(data_dir: Path) -> int | None:

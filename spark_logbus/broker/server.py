@@ -14,6 +14,7 @@ from spark_logbus.broker.data_directory import (
     BROKER_FILES,
     check_identity,
     claim_identity,
+    keep_private,
     remember_port,
     remembered_port,
 )
@@ -477,7 +478,7 @@ class Broker:
         self._monitoring.start()  # first, so that one can watch a long recovery
         try:
             self._monitoring.health.phase = Phase.RECOVERING
-            self._logs.open(lambda: claim_identity(config.data_dir, config.id))
+            self._logs.open(self._claim)
         except BaseException:
             self._monitoring.stop()
             raise
@@ -517,6 +518,12 @@ class Broker:
             raise
         logger.info("Broker %d is ready at %s:%d, data in %s.", config.id, self.address.host,
                  self.address.port, config.data_dir)  # fmt: skip
+
+    def _claim(self) -> None:
+        """Makes the data directory this broker's, with its lock held."""
+        claim_identity(self.config.data_dir, self.config.id)
+        if self._security is not None:
+            keep_private(self.config.data_dir)
 
     def give_up_start(self) -> None:
         """Have a ``start`` that runs on another thread, and waits for ZooKeeper, end with

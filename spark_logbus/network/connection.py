@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from spark_logbus.security.scram import ServerExchange
 
 _TURN_FRAMES = 8
+_CROWDED_HANDSHAKE_S = 3.0
 _UNCOUNTED_BYTES = 512  # of a header that waits; as usual for one partition
 
 
@@ -159,8 +160,11 @@ class Connection:
         kept = self._kept is not None
         return len(self._slots) + bool(self._sender) + self.strand.taken + kept
 
-    def overdue(self, now: float) -> str | None:
+    def overdue(self, now: float, *, is_crowded: bool = False) -> str | None:
         """The reason to end the connection, if it waited for the other end for too long.
+
+        Whoever has not shaken hands may be anybody: where it is crowded, that one does not keep the
+        place of others for long.
 
         A client that is slow to read its responses is left alone for long: it costs no thread
         and no more than a socket buffer, and a Spark task with a slow sink does just that.
@@ -168,6 +172,8 @@ class Connection:
         config = self._config
         if not self.handshaken:
             limit_s = config.stall_timeout_ms / 1000
+            if is_crowded and now - self._opened > min(limit_s, _CROWDED_HANDSHAKE_S):
+                return f"no handshake within {_CROWDED_HANDSHAKE_S:g} s, and others want the place"
             if now - self._opened <= limit_s:
                 return None
             return f"no handshake within {limit_s:g} s (stall_timeout_ms)"

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 _HELLO_BYTES: Final = 4096
 _THIS_MACHINE: Final = "this machine"
+_CROWDED: Final = 0.75
 
 
 class ConnectionQuotas:
@@ -67,6 +68,16 @@ class ConnectionQuotas:
         if descriptor >= self._first_reserved:
             return "the limit of open files leaves no more (ulimit -n)"
         return None
+
+    def is_crowded(self, peer: str, *, local: bool) -> bool:
+        """Tells if there is little room left for more connections, of all or of that peer's."""
+        with self._lock:
+            total, here = self._total, self._open[_THIS_MACHINE if local else peer]
+        config = self._config
+        return (
+            total >= _CROWDED * config.max_connections
+            or here >= _CROWDED * config.max_connections_per_address
+        )
 
     def leave(self, peer: str, *, local: bool) -> None:
         with self._lock:

@@ -335,9 +335,15 @@ class Network:
 
     def _end_overdue(self, now: float) -> None:
         for connection in self._snapshot():
+            is_crowded = not connection.handshaken and self._quotas.is_crowded(
+                connection.address, local=connection.local
+            )
             # One that somebody works on is not overdue; it is looked at next time.
-            if connection.overdue(now) is not None and connection.strand.take():
-                if (reason := connection.overdue(now)) is not None:
+            if (
+                connection.overdue(now, is_crowded=is_crowded) is not None
+                and connection.strand.take()
+            ):
+                if (reason := connection.overdue(now, is_crowded=is_crowded)) is not None:
                     logger.info(
                         "Closing the connection from %s: %s.",
                         connection.peer, reason, extra={"peer": connection.peer},

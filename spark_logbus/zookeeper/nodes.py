@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -73,7 +73,8 @@ class LostReplies(list[T]):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    content: bytes | CorruptNodeError  # why it may not be read, if so; the rest is unknown then
+    #: Keys of tokens, at times; or why it may not be read, and the rest is unknown then.
+    content: bytes | CorruptNodeError = field(repr=False)
     version: int
     owner: int  # session id of an ephemeral node's owner, 0 for others
     changed: tuple[int, int]  # ZooKeeper's transaction ids of creation and last change

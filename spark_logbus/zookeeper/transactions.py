@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # ZooKeeper cuts the connection at a request above jute.maxbuffer (1 MiB less one by default).
 MAX_TRANSACTION_BYTES = 900_000
@@ -13,7 +13,7 @@ _OVERHEAD_BYTES = 64  # headers, lengths, the access list
 @dataclass(frozen=True, slots=True)
 class Create:
     path: str
-    data: bytes = b""
+    data: bytes = field(default=b"", repr=False)  # keys, at times
     ephemeral: bool = False
     #: For the session's user of ZooKeeper alone, if it has one, in an open cluster too.
     private: bool = False
@@ -22,7 +22,7 @@ class Create:
 @dataclass(frozen=True, slots=True)
 class SetData:
     path: str
-    data: bytes
+    data: bytes = field(repr=False)
     version: int = -1  # -1: whatever it is
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -189,6 +190,10 @@ def test_a_token_gives_no_more_than_it_says_and_than_its_owner_may(guarded: Guar
     bad = bytes([token[0] ^ 1]) + token[1:]
     with pytest.raises(AuthenticationError, match="not one that brokers of this cluster gave"):
         guarded.topics(TokenLogin(get=lambda: bad))
+
+
+def test_nobody_else_on_the_machine_reads_the_files(guarded: Guarded) -> None:
+    assert stat.S_IMODE(guarded.broker.config.data_dir.stat().st_mode) == 0o700
 
 
 def test_who_has_the_name_of_the_brokers_user_elsewhere_is_not_taken_for_it(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from spark_logbus.broker.data_directory import (
     check_identity,
     claim_identity,
+    keep_private,
     remember_port,
     remembered_port,
 )
@@ -28,6 +30,25 @@ def test_a_directory_belongs_to_the_first_who_claims_it(tmp_path: Path) -> None:
 def test_checking_claims_nothing(tmp_path: Path) -> None:
     check_identity(tmp_path / "missing", 3)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o777, 0o700, 0o500])
+def test_a_directory_is_kept_from_everybody_else(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    keep_private(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == mode & 0o700
+
+
+def test_a_directory_that_stays_open_to_others_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with pytest.raises(ConfigError, match=rf"not permitted.*chmod 700 {tmp_path}"):
+        keep_private(tmp_path)
 
 
 def test_the_port_is_remembered(tmp_path: Path) -> None:

@@ -60,3 +60,18 @@ def test_refusals_are_reported_together(caplog: pytest.LogCaptureFixture) -> Non
         admission.report()
     (record,) = caplog.records
     assert "Refused 7 connections" in record.getMessage()
+
+
+def test_it_is_crowded_where_a_quarter_is_left() -> None:
+    limits = NetworkConfig(max_connections=16, max_connections_per_address=8)
+    admission = ConnectionQuotas(limits, first_reserved=1000)
+    for _ in range(5):
+        admission.admit("a", local=False, descriptor=1)
+    assert not admission.is_crowded("a", local=False)
+    admission.admit("a", local=False, descriptor=1)
+    assert admission.is_crowded("a", local=False)
+    assert not admission.is_crowded("b", local=False)
+    for peer in ("b", "c"):
+        for _ in range(3):
+            admission.admit(peer, local=False, descriptor=1)
+    assert admission.is_crowded("d", local=True)

@@ -392,6 +392,25 @@ def test_a_descriptor_that_is_used_again_at_once() -> None:
         wait_until(lambda: network.connection_count == 0)
 
 
+def test_who_does_not_shake_hands_makes_room_where_it_is_crowded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(network_module, "_SWEEP_S", 0.01)
+    clock = ManualClock()
+    config = NetworkConfig(max_connections_per_address=4)
+    with serving(lambda *_: OK, config, clock=clock) as network, connect(network) as good:
+        ask(good)
+        with contextlib.ExitStack() as strangers:
+            for _ in range(3):
+                strangers.enter_context(connect(network))
+            wait_until(lambda: network.connection_count == 4)
+            clock.advance(4)
+            wait_until(lambda: network.connection_count == 2)
+            ask(good)
+            with connect(network) as another:
+                ask(another)
+
+
 def test_stalled_connections_end_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "_SWEEP_S", 0.02)
     clock = ManualClock()
