@@ -81,6 +81,7 @@ EXAMPLES = {
     "certificate": '"broker-1.pem"',
     "key": '"broker-1.key"',
     "client_ca": '"ca.pem"',
+    "audit_file": '"/var/log/logbus/audit.log"',
     "max_compaction_lag_ms": "86_400_000  # 1 day",
 }
 # The metric of Kafka's that comes closest.

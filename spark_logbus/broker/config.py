@@ -234,6 +234,10 @@ class LoggingConfig:
     format: str = "text"
     #: ``debug``, ``info``, ``warning`` or ``error``.
     level: str = "info"
+    #: Where the audit log goes: who was refused, who failed to log in, who administers what; one
+    #: JSON object a line. It is begun anew where the file is moved away. By default it is among the
+    #: other lines, whatever the level.
+    audit_file: Path | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("format", _LOG_FORMATS), ("level", _LOG_LEVELS)):

@@ -131,6 +131,12 @@ class Network:
         """Connections that were turned away since the start, for want of room."""
         return self._quotas.refused
 
+    def certificate_expires_s(self) -> float | None:
+        """Returns when a certificate of the TLS port expires, in seconds since 1970; None where
+        there is no such port."""
+        known = [each.expires_s() for each in self._tls.values()]
+        return min((each for each in known if each is not None), default=None)
+
     # -- start and stop -------------------------------------------------------------------
 
     def start(self, handle: Handle) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import threading
@@ -81,4 +82,6 @@ class AuditLog:
             key: value[:_MAX_CHARS] if isinstance(value, str) else value
             for key, value in more.items()
         }
-        logger.info("%s", json.dumps({"event": event, **cut}))
+        moment = dt.datetime.fromtimestamp(self._clock.now_us() / 1e6, dt.UTC)
+        ts = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        logger.info("%s", json.dumps({"ts": ts, "event": event, **cut}))

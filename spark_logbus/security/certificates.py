@@ -107,6 +107,13 @@ def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pai
     )
 
 
+def first_expiry_s(pem: bytes) -> float:
+    """Returns when the first of these certificates expires, in seconds since 1970. Raises
+    ValueError."""
+    found = x509.load_pem_x509_certificates(pem)
+    return min(each.not_valid_after_utc.timestamp() for each in found)
+
+
 def common_name(der: bytes) -> str:
     """Returns the common name of a certificate that was checked. Raises AuthenticationError."""
     try:

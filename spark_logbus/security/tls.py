@@ -155,10 +155,13 @@ class CurrentContext:
     make: Callable[[], ssl.SSLContext]
     files: Iterable[Path]
     clock: Clock = field(default_factory=SystemClock)
+    #: The file of the certificates that are shown; None: it is not told when they expire.
+    certificate: Path | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _context: ssl.SSLContext | None = None
     _seen: tuple[object, ...] = ()
     _look_at: float = 0.0
+    _expires_s: float | None = None
 
     def get(self) -> ssl.SSLContext:
         """Returns the context for a new connection. Raises ConfigError if there never was one."""
@@ -173,6 +176,12 @@ class CurrentContext:
             assert self._context is not None
             return self._context
 
+    def expires_s(self) -> float | None:
+        """Returns when the first of the certificates in use expires, in seconds since 1970; None
+        where that is not known."""
+        self.get()
+        return self._expires_s
+
     def _renew(self, seen: tuple[object, ...]) -> None:
         is_first = self._context is None
         try:
@@ -182,6 +191,7 @@ class CurrentContext:
                 raise
             logger.error("%s The certificates from before are used.", error.message)
         else:
+            self._expires_s = None if self.certificate is None else _expiry_s(self.certificate)
             if not is_first:
                 logger.info("Certificates were read anew, for connections from now on.")
         self._seen = seen
@@ -189,7 +199,12 @@ class CurrentContext:
 
 def of_server(tls: ServerTls, clock: Clock | None = None) -> CurrentContext:
     """Returns the contexts of a server, from its files as they are."""
-    return CurrentContext(lambda: server_context(tls), _files(tls), clock or SystemClock())
+    return CurrentContext(
+        lambda: server_context(tls),
+        _files(tls),
+        clock or SystemClock(),
+        certificate=tls.certificate,
+    )
 
 
 def of_client(tls: ClientTls, clock: Clock | None = None) -> CurrentContext:
@@ -227,6 +242,15 @@ def _text(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Cannot read the authorities in {path}: {error}.") from error
+
+
+def _expiry_s(path: Path) -> float | None:
+    from spark_logbus.security.certificates import first_expiry_s  # here: no client waits for it
+
+    try:
+        return first_expiry_s(path.read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def _stamp(path: Path) -> object:

@@ -30,6 +30,7 @@ from spark_logbus.broker.replica.following import Following
 from spark_logbus.broker.replica.hand_over import HandOverStats
 from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.broker.security.security import Security
 from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
 from spark_logbus.metrics import Distribution
@@ -57,6 +58,7 @@ class MetricSources:
     session_watch: SessionWatch
     health: Health
     compaction: CompactionStats
+    security: Security | None  # where clients are asked who they are
 
 
 Labels = tuple[str, ...]
@@ -140,6 +142,28 @@ def _disk(free: bool) -> Callable[[MetricSources], Iterable[Sample]]:
         return [((), (disk.f_bavail if free else disk.f_blocks) * disk.f_frsize)]
 
     return samples
+
+
+def _denials(sources: MetricSources) -> list[Sample]:
+    if sources.security is None:
+        return []
+    denials = sources.security.authorization.denials
+    return [((name_of(api),), count.value) for api, count in denials.items()]
+
+
+def _logins(sources: MetricSources) -> list[Sample]:
+    if sources.security is None:
+        return []
+    logins = sources.security.authentication.logins
+    return [(labels, count.value) for labels, count in logins.items()]
+
+
+def _certificate_left_s(sources: MetricSources) -> list[Sample]:
+    network = sources.network
+    expires_s = None if network is None else network.certificate_expires_s()
+    if expires_s is None:
+        return []
+    return [((), expires_s - sources.logs.clock.time.stamp_us() / 1e6)]
 
 
 def _clock_refused_s(logs: LogDirectory) -> float:
@@ -258,6 +282,16 @@ METRICS: tuple[Metric, ...] = (
            _network(lambda network: network.accepted)),
     Metric("connections_refused", _COUNTER, "Connections that were turned away.", (),
            _network(lambda network: network.refused)),
+    # -- security
+    Metric("logins", _COUNTER,
+           "Handshakes of clients by how they proved who they are, and what became of it: limited "
+           "ones were not looked at, as too many had failed before.", ("mechanism", "outcome"),
+           _logins),
+    Metric("denials", _COUNTER, "Requests that were refused for want of a right.", ("api",),
+           _denials),
+    Metric("tls_certificate_expiry_seconds", _GAUGE,
+           "Time until the first certificate of the TLS port expires; below 0: since then.", (),
+           _certificate_left_s),
     # -- logs
     _partition("log_start_offset", "The oldest offset that is kept.",
                lambda log, ends: ends.log_start_offset),

@@ -91,6 +91,7 @@ class Monitoring:
             session_watch=session_watch,
             health=self.health,
             compaction=compaction,
+            security=security,
         )
         self._config = config
         self._clock = clock

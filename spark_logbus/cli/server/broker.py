@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,14 +36,19 @@ def broker(
     Example:
       logbus broker -c conf/broker.toml
     """
-    from spark_logbus.broker import LoggingConfig, load_broker_config
+    from spark_logbus.broker import load_broker_config
     from spark_logbus.cli.server.logs import configure
     from spark_logbus.gateway.beside import BrokerWithGateway
 
     use_profiles_beside(config)
     loaded = load_broker_config(config)
-    logging_config = LoggingConfig(log_format or loaded.logging.format, loaded.logging.level)
-    configure(format=logging_config.format, level=logging_config.level, broker_id=loaded.id)
+    logging_config = replace(loaded.logging, format=log_format or loaded.logging.format)
+    configure(
+        format=logging_config.format,
+        level=logging_config.level,
+        broker_id=loaded.id,
+        audit_file=logging_config.audit_file,
+    )
     server = BrokerWithGateway(loaded)
     try:
         serve(

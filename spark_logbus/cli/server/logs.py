@@ -5,11 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import os
 import sys
 import threading
+from io import TextIOWrapper
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from spark_logbus.errors import ConfigError
 from spark_logbus.security.audit_log import AUDIT_LOGGER
 
 TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
@@ -52,17 +57,45 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
-def configure(*, format: str, level: str, broker_id: int) -> None:
-    """Logs in that form from now on, and exceptions that are not caught as well."""
+def configure(*, format: str, level: str, broker_id: int, audit_file: Path | None = None) -> None:
+    """Logs in that form from now on, and exceptions that are not caught as well; the audit log goes
+    to a file of its own where one is named. Raises ConfigError if that cannot be written."""
+    audit = logging.getLogger(AUDIT_LOGGER)
+    audit.setLevel(logging.INFO)
+    if audit_file is not None:
+        audit.handlers[:] = [_audit_handler(audit_file)]
+        audit.propagate = False
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(broker_id) if format == "json" else logging.Formatter(TEXT))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     logging.getLogger("spark_logbus").setLevel(level.upper())
-    logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
+
+
+class _PrivateFileHandler(WatchedFileHandler):
+    """Appends to a file that others cannot read, and to the next one once that was moved away."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=_open_privately)
+
+
+def _open_privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _audit_handler(path: Path) -> logging.Handler:
+    try:
+        handler = _PrivateFileHandler(path)
+    except OSError as error:
+        raise ConfigError(
+            f"The audit log cannot be written to {path}: {error.strerror}. Name another file as "
+            "audit_file in [logging]."
+        ) from error
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    return handler
 
 
 def _log_uncaught(

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def guess(guarded: Guarded, user: str, mechanism: str = "SCRAM-SHA-256") -> None
 def test_3000_failed_logins_keep_nobody_else_out(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it from one address: others there get in meanwhile, by password, token and name."""
+    """Attacks from one address, while others there get in by password, token and name."""
     token = guarded.give_token("anna", Grant("topic", "t", ("read",)))
     assert outcome(guarded, password_of("anna")) == "in"  # so she has come from there before
     derived: list[str] = []
@@ -136,7 +137,7 @@ def test_3000_failed_logins_keep_nobody_else_out(
     # From elsewhere, here another way in, he is kept out by nothing.
     assert outcome(guarded, password_of("bert"), UNIX) == "in"
     authentication = authentication_of(guarded)
-    assert authentication._limits.remembered < 3_100
+    assert authentication.limits.remembered < 3_100
     counts = {key: each.value for key, each in authentication.logins.items()}
     assert counts["SCRAM-SHA-256", "failed"] + counts["SCRAM-SHA-256", "limited"] >= 3_000
     assert counts["SCRAM-SHA-256", "failed"] < 1_500, "most are not even looked at"
@@ -147,7 +148,7 @@ def test_3000_failed_logins_keep_nobody_else_out(
 def test_known_and_unknown_users_are_answered_alike(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same words, the same sizes, salts of the same habits, and no key is derived for any."""
+    """Compares words, sizes and the habits of salts; no key is derived for any of them."""
     derived = 0
 
     def counted(*_: Any, **__: Any) -> bytes:
@@ -212,7 +213,7 @@ def test_local_processes_are_limited_by_their_user(guarded: Guarded) -> None:
             break
     else:
         raise AssertionError("it was never limited")
-    limits = authentication_of(guarded)._limits
+    limits = authentication_of(guarded).limits
     assert any(f"user {os.geteuid()}" in key for key in limits._by_address._buckets)
 
 
@@ -238,7 +239,7 @@ def test_another_password_ends_what_began_with_the_old_one(guarded: Guarded) -> 
 
 
 def test_a_user_of_the_same_name_is_another_one(guarded: Guarded) -> None:
-    """One who is removed and added again gets neither the connections nor the tokens of before."""
+    """Gives one who is removed and added again neither the connections nor the tokens of before."""
     token = guarded.give_token("anna", Grant("topic", "t", ("read",)))
     users = UserRegistry(guarded.session)
     with guarded.connect(PLAIN) as wire:
@@ -310,6 +311,38 @@ def test_tokens_of_brokers_are_for_the_moment_in_which_they_connect(guarded: Gua
     assert "expired" in outcome(guarded, TokenLogin(get=lambda: soon))
 
 
+def test_metrics_count_logins_and_denials_and_tell_when_certificates_expire(
+    guarded: Guarded,
+) -> None:
+    for login in (password_of("anna"), password_of("anna", "a wrong guess")):
+        outcome(guarded, login)
+    with guarded.connect(PLAIN) as wire:
+        log_in(wire, password_of("anna"))
+        with pytest.raises(NotAuthorizedError):
+            wire.call(Api.FETCH, fetch_request("other", 0, 0), FetchResponse)
+    with pytest.raises(AuthenticationError), guarded.connect(TLS) as wire:
+        log_in(wire, None)
+    found = metrics_of(guarded)
+    logins = 'logbus_logins_total{mechanism="%s",outcome="%s"}'
+    assert found[logins % ("SCRAM-SHA-256", "succeeded")] >= 2
+    assert found[logins % ("SCRAM-SHA-256", "failed")] == 1
+    assert found[logins % ("none", "failed")] == 1
+    assert found['logbus_denials_total{api="fetch"}'] == 1
+    assert found['logbus_denials_total{api="append"}'] == 0
+    left_s = found["logbus_tls_certificate_expiry_seconds"]
+    assert 20 * 3600 < left_s <= 24 * 3600
+    guarded.authority.files("broker", "127.0.0.1", days=9)
+    expiry = "logbus_tls_certificate_expiry_seconds"
+    wait_until(lambda: metrics_of(guarded)[expiry] > 8 * 24 * 3600)
+
+
+def metrics_of(guarded: Guarded) -> dict[str, float]:
+    port = (guarded.broker.config.data_dir / "metrics.port").read_text().strip()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+        lines = [each for each in page.read().decode().splitlines() if not each.startswith("#")]
+    return {name: float(value) for name, _, value in (each.rpartition(" ") for each in lines)}
+
+
 def test_the_audit_log_says_what_changed_and_nobody_forges_its_lines(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -330,6 +363,7 @@ def test_the_audit_log_says_what_changed_and_nobody_forges_its_lines(
     lines = [each.getMessage() for each in caplog.records if each.name == "logbus.audit"]
     assert not [each for each in lines if len(each.splitlines()) != 1 or len(each) > 5_000]
     events = [json.loads(each) for each in lines]
+    assert all(each.pop("ts").endswith("Z") for each in events)
     assert {"event": "users changed", "added": ["new"]} in events
     assert {"event": "users changed", "altered": ["anna"]} in events
     assert {"event": "rules changed", "removed": ["user:bert may all topic t"]} in events

@@ -109,7 +109,7 @@ def names(client: TlsClient) -> list[str]:
 
 
 def test_pipelined_requests_in_one_record_are_all_answered(encrypted: Encrypted) -> None:
-    """More than a turn starts, and than may be under way, in a record; nothing comes after it."""
+    """Sends more than a turn starts, and than may be under way, in a record, and nothing more."""
     for count in (1, 7, 8, 9, 16, 17, 33, 150):
         with encrypted.client() as client:
             data = HELLO + ASK * count
@@ -222,7 +222,7 @@ def test_empty_records_and_new_keys_say_nothing(encrypted: Encrypted) -> None:
 def test_a_flood_of_records_without_content_holds_up_nobody(
     encrypted: Encrypted, kind: str
 ) -> None:
-    """As many connections as the broker has threads, and more, none of which reads an answer."""
+    """Floods more connections than the broker has threads, none of which reads an answer."""
     stopping = threading.Event()
 
     def flood() -> None:
