@@ -28,6 +28,7 @@ from spark_logbus.audit import AuditConfig
 from spark_logbus.broker import (
     BrokerConfig,
     CompactionConfig,
+    GatewayConfig,
     LoggingConfig,
     MetricsConfig,
     MovesConfig,
@@ -59,6 +60,7 @@ TABLES: dict[str, type[Any]] = {
     "replication": ReplicationConfig,
     "tls": TlsConfig,
     "security": SecurityConfig,
+    "gateway": GatewayConfig,
     "metrics": MetricsConfig,
     "logging": LoggingConfig,
 }
@@ -75,6 +77,7 @@ REQUIRED = {"id": "1", "data_dir": '"data/broker-1"'}
 EXAMPLES = {
     "advertised_host": '"broker-1.example"',
     "rack": '"a1"',
+    "port": "9293",
     "retention_bytes": "107_374_182_400  # 100 GiB",
     "flush_records": "10_000",
     "flush_ms": "1_000",

@@ -169,14 +169,14 @@ def _tell(made: SecurityDirectory, given: Path, *, hosts: list[str]) -> None:
     out.print(f"The profile {profile} is in {profiles_file()}.")
     out.print(f"The user {made.user} may do everything; the password is in {made.password_file}.")
     if hosts:
-        profiles = shlex.quote(str(made.broker(1) / "profiles.toml"))
         out.print(
-            f"\nAdd the user, once ZooKeeper runs at {made.zookeeper}:\n"
-            f"  LOGBUS_PROFILES={profiles} \\\n"
+            f"\nCopy {made.broker(1)} to the broker's machine, and start it there, with ZooKeeper "
+            f"at {made.zookeeper}:\n"
+            f"  logbus broker -c {made.broker(1).name}/broker.toml\n"
+            f"\nThen add the user, here:\n"
+            f"  LOGBUS_PROFILES={shlex.quote(str(made.path / 'profiles.toml'))} \\\n"
             f"    logbus --profile brokers users add {shlex.quote(made.user)} "
             f"--password-file {shlex.quote(str(made.password_file))}\n"
-            f"\nCopy {made.broker(1)} to the broker's machine, and start it there:\n"
-            f"  logbus broker -c {made.broker(1).name}/broker.toml\n"
             f"\nUse it:\n  export LOGBUS_PROFILE={profile}\n  logbus profiles check"
         )
     else:
