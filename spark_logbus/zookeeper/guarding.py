@@ -3,7 +3,8 @@
 Parents come before their children. Only who may change a parent makes or removes its children,
 and they are listed once their parent is guarded: so none can come behind the walk's back, and a
 walk that died half way has left nothing that the next one does not find. It is done again until it
-finds nothing: a session may have made a node before it learned that the chroot was guarded.
+finds nothing: a session may have made a node before it learned that the chroot was guarded. They
+are told at once, and get a moment for it; one that was cut off all that time is found by the next.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 _BATCH: Final = 500
 _WALKS: Final = 10
 _NAMED: Final = 10
+_MOMENT_S: Final = 2.0
 _ROOT: Final = ""
 _ZOOKEEPERS_OWN: Final = "/zookeeper"
 
@@ -68,6 +70,8 @@ class Guarding:
         told = self._tell_sessions()
         done = self._walk(progress, change=True)
         done.changed += told
+        if done.changed:
+            self._session.pause(_MOMENT_S)
         for _ in range(_WALKS):
             again = self._walk(progress, change=True)
             done.nodes, done.others = again.nodes, again.others - again.changed

@@ -331,7 +331,7 @@ class Session:
     def _require_chroot(self) -> None:
         """ZooKeeperAddressError, with what there is instead, unless a broker has made it."""
         chroot, deadline = self.connect.chroot, self.deadline()
-        if not chroot or self._exists(chroot, deadline):
+        if self._exists(chroot or "/", deadline):
             return
         above = chroot.rpartition("/")[0]
         while above and not self._exists(above, deadline):
@@ -352,13 +352,12 @@ class Session:
         return stat is not None
 
     def _create_chroot(self) -> None:
-        chroot = self.connect.chroot
-        if chroot:
-            self.call(
-                f"create the chroot {chroot}",
-                lambda client: client.ensure_path_async(chroot),
-                self.deadline(),
-            )
+        chroot = self.connect.chroot or "/"
+        self.call(
+            f"create the chroot {chroot}",
+            lambda client: client.ensure_path_async(chroot),
+            self.deadline(),
+        )
 
     # -- state ---------------------------------------------------------------------------
 
@@ -489,7 +488,7 @@ class Session:
                         f"The connection to ZooKeeper broke before it answered ({description})."
                     ) from lost
             except ThrottledOpError:
-                self._pause(min(0.1, deadline.remaining_s))
+                self.pause(min(0.1, deadline.remaining_s))
             except KazooTimeoutError as failure:
                 raise self._unreachable(description, deadline) from failure
             except NoNodeError:
@@ -533,7 +532,8 @@ class Session:
                 if not self._changed.wait(deadline.remaining_s) and deadline.expired:
                     raise self._unreachable(description, deadline)
 
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
+        """Waits, but no longer than until the session is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed, seconds)
 

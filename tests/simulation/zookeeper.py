@@ -23,6 +23,7 @@ from spark_logbus.clock import Clock
 from spark_logbus.errors import CoordinationError
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper import SessionState
+from spark_logbus.zookeeper.access import Access
 from spark_logbus.zookeeper.session import ReplyLostError
 from spark_logbus.zookeeper.unreadable import UnreadableNodes
 
@@ -162,7 +163,7 @@ class Client:
     def sync_async(self, path: str) -> Done:
         return Done(path)
 
-    def ensure_path_async(self, path: str) -> Done:
+    def ensure_path_async(self, path: str, acl: object = None) -> Done:
         if path not in self._tree.nodes:
             self._tree.put(path)
         return Done(path)
@@ -170,7 +171,9 @@ class Client:
     def transaction(self) -> Client:
         return self
 
-    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+    def create(
+        self, path: str, data: bytes, *, acl: object = None, ephemeral: bool = False
+    ) -> None:
         self._changes.append(Change("create", path, data, owner=self._session * ephemeral))
 
     def set_data(self, path: str, data: bytes, version: int) -> None:
@@ -216,6 +219,7 @@ class SimulatedSession:
     ) -> None:
         self.clock = clock
         self.connect = SimpleNamespace(chroot="", servers="simulated")
+        self.access = Access()
         self.unreadable = UnreadableNodes()
         self.session_timeout_ms = self.granted_ms = 6_000
         self.client_name = f"broker-{broker_id}"

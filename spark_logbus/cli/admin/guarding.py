@@ -77,18 +77,17 @@ def _row(survey: Survey) -> dict[str, int]:
 
 
 def _tell(out: Console, survey: Survey, *, whose: str, execute: bool) -> None:
+    well, nodes = survey.nodes - survey.others, plural(survey.nodes, "node is", "nodes are")
+    changeable = survey.others - survey.foreign_count
     if execute:
+        out.print(f"{plural(survey.changed, 'access list')} set; {well:,} of {nodes} {whose}.")
+    elif changeable:
         out.print(
-            f"{plural(survey.changed, 'access list')} set; {survey.nodes - survey.others:,} of "
-            f"{plural(survey.nodes, 'node is', 'nodes are')} {whose}."
+            f"{changeable:,} of {plural(survey.nodes, 'node')} would be made {whose}. "
+            "Nothing was changed; give --execute to do it."
         )
     else:
-        out.print(
-            f"{survey.others:,} of {plural(survey.nodes, 'node')} would be made {whose}. "
-            "Nothing was changed; give --execute to do it."
-            if survey.others
-            else f"{plural(survey.nodes, 'node is', 'nodes are')} {whose}; there is nothing to do."
-        )
+        out.print(f"{well:,} of {nodes} {whose}; there is nothing to do.")
     if survey.foreign_count:
         out.print(
             f"{plural(survey.foreign_count, 'node belongs', 'nodes belong')} to another user of "

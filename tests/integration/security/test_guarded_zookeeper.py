@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import secrets
 import signal
 import subprocess
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from spark_logbus.broker import SecurityConfig
@@ -43,7 +43,7 @@ from spark_logbus.security.acls import Rule
 from spark_logbus.security.profiles import FILE_VARIABLE
 from spark_logbus.zookeeper import Session, SessionState
 from spark_logbus.zookeeper.access import Access, Hidden
-from spark_logbus.zookeeper.guarding import Guarding
+from spark_logbus.zookeeper.guarding import Guarding, open_nodes
 from spark_logbus.zookeeper.nodes import Nodes
 from spark_logbus.zookeeper.transactions import Create
 from tests.helpers import wait_until
@@ -274,27 +274,103 @@ def test_a_cluster_is_guarded_while_brokers_and_producers_go_on(
     assert found == {True}
 
 
+_KILLED = """\
+import os, signal, sys
+from spark_logbus.zookeeper import Session
+from spark_logbus.zookeeper.guarding import Guarding, open_nodes
+from spark_logbus.zookeeper.nodes import Nodes
+
+address, step = sys.argv[1], int(sys.argv[2])
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with Session(address, client_name="killed") as session:
+    if step == 0:  # the chroot has its list, and nobody knows yet
+        Nodes.touch = die
+    Guarding(session).apply(lambda nodes: nodes >= step and die())
+"""
+
+
+@pytest.mark.parametrize("step", [0, 1, 4])
 def test_guarding_that_is_killed_is_ended_by_the_next(
-    zookeeper: EmbeddedZooKeeper, tree: Tree, profiles: Profiles
+    zookeeper: EmbeddedZooKeeper, tree: Tree, profiles: Profiles, step: int
 ) -> None:
     plain = connect_string(zookeeper, tree)
     with Session(plain, client_name="test") as session:
         nodes = Nodes(session)
-        for top in range(10):
+        for top in range(2):
             nodes.ensure(f"/{top}")
-            creates = [Create(f"/{top}/{number}") for number in range(400)]
+            creates = [Create(f"/{top}/{number}") for number in range(500)]
             nodes.transact("fill", creates, deadline=session.deadline())
     address = profiles.add("brokers", plain)
-    words = ["security", "zookeeper", "--execute", "-z", address]
-    with subprocess.Popen([sys.executable, "-m", "spark_logbus.cli", *words]) as process:
-        wait_until(lambda: tree.client.get_acls(tree.chroot)[0] == OURS)
-        os.kill(process.pid, signal.SIGKILL)
+    ended = subprocess.run([sys.executable, "-c", _KILLED, address, str(step)], check=False)
+    assert ended.returncode == -signal.SIGKILL
     with Session(address, client_name="test") as session:
         left = Guarding(session).survey().others
-        assert 0 < left < 4_011
+        assert 0 < left < 1_003
         done = Guarding(session).apply()
-        assert (done.nodes, done.others, done.changed) == (4_011, 0, left)
+        assert (done.nodes, done.others, done.changed) == (1_003, 0, left)
     assert tree.not_ours() == []
+
+
+def test_strangers_who_go_on_making_nodes_are_shut_out(
+    zookeeper: EmbeddedZooKeeper, tree: Tree, profiles: Profiles
+) -> None:
+    """A stranger makes nodes in all that are there, and in its own, as long as it may."""
+    plain = connect_string(zookeeper, tree)
+    with Session(plain, client_name="test") as session:
+        for top in range(30):
+            Nodes(session).ensure(f"/{top}/{top}")
+    stranger = KazooClient(hosts=zookeeper.address)
+    stranger.start(timeout=60)
+    made = 0
+
+    def intrude() -> None:
+        nonlocal made
+        parents = tree.paths()
+        for number in itertools.count():
+            for parent in list(parents):
+                try:
+                    parents.append(stranger.create(f"{parent}/stranger-{number}"))
+                    made += 1
+                except (NoAuthError, NoNodeError):
+                    parents.remove(parent)
+            if not parents:
+                return
+
+    thread = threading.Thread(target=intrude)
+    thread.start()
+    try:
+        wait_until(lambda: made > 100)
+        with Session(profiles.add("brokers", plain), client_name="test") as session:
+            done = Guarding(session).apply()
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        stranger.stop()
+        stranger.close()
+    assert done.others == 0
+    assert tree.not_ours() == []
+
+
+def test_zookeepers_own_root_is_guarded_but_for_what_is_zookeepers(
+    tmp_path: Path, profiles: Profiles
+) -> None:
+    with EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=96) as server:
+        address = profiles.add("root", f"{server.address}/")
+        with Session(address, client_name="test") as session:
+            assert open_nodes(session) == ["/"]
+            Nodes(session).ensure("/brokers")
+            assert open_nodes(session) == ["/", "/brokers"]
+            done = Guarding(session).apply()
+            assert (done.nodes, done.others, done.changed) == (2, 0, 2)
+            assert open_nodes(session) == []
+            # A session that was there before makes guarded nodes from then on.
+            Nodes(session).ensure("/later")
+            assert Guarding(session).survey().others == 0
+        with pytest.raises(ZooKeeperAccessError):
+            Session(f"{server.address}/", client_name="test").start()
 
 
 def test_nodes_of_another_user_are_told_of_and_left(
