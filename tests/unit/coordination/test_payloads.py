@@ -47,7 +47,8 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
             rack="a1",
         ),
         b'{"host":"10.0.0.5","port":9192,"started_us":1751000000000000,"version":"0.1.0",'
-        b'"session_timeout_ms":10000,"local_socket":"logbus-5f0c","features":3,"rack":"a1"}',
+        b'"session_timeout_ms":10000,"local_socket":"logbus-5f0c","features":3,"rack":"a1",'
+        b'"tls_port":null,"gateway_port":null}',
     ),
     (DrainedPayload(since_us=1), b'{"since_us":1}'),
     (
