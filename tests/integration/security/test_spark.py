@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -141,7 +142,6 @@ def site(tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
                 client_ca=authority.ca_file,
                 client_certificates="optional",
                 port=0,
-                only=True,
             ),
             security=SecurityConfig(
                 authenticate=True, authorize=True, super_principals=["user:admin"]
@@ -221,7 +221,14 @@ def look_for_secrets(site: Site, places: Mapping[str, bytes]) -> None:
                  "work/warehouse/t/", "broker/"):  # fmt: skip
         assert any(each.startswith(part) for each in names), f"{part} was not looked at"
     shown = {**places, **{str(each): each.read_bytes() for each in files}}
-    assert b"DEBUG" in shown[str(site.directory / "driver.log")]
+    for log in [
+        site.directory / "driver.log",
+        *site.directory.glob("servers/work-*/app-*/*/stderr"),
+    ]:
+        assert re.search(rb"^\d\d:\d\d:\d\d DEBUG", shown[str(log)], re.MULTILINE), (
+            f"{log} has no DEBUG"
+        )
+    assert b"DEBUG:py4j" in shown[str(site.directory / "driver.log")]
     found = [
         f"{secret} in {place}"
         for secret, ways in site.secrets.items()
