@@ -15,10 +15,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from spark_logbus.client import Bootstrap, ClientConfig, Cluster
 from spark_logbus.spark.worker_socket import acknowledge_next_task, send_at_once
+
+if TYPE_CHECKING:
+    from spark_logbus.security.profiles import Profile
 
 # More than one only while brokers move, when jobs read several clusters, and where brokers ask who
 # connects: a job's tokens for what it reads and for what it writes are two.
@@ -35,7 +38,8 @@ def connect_task(where: tuple[Bootstrap, str | None]) -> Cluster:
     return Cluster.connect(bootstrap, ClientConfig(client_id="spark-task", rack=rack))
 
 
-def connect_driver(zookeeper: str) -> Cluster:
+def connect_driver(where: tuple[str, Profile | None]) -> Cluster:
+    zookeeper, _ = where
     config = ClientConfig(client_id="spark-driver", retry_deadline_ms=_DRIVER_DEADLINE_MS)
     return Cluster.from_zookeeper(zookeeper, config)
 
@@ -108,9 +112,13 @@ def driver_cluster(zookeeper: str) -> Cluster:
     """This process's Cluster for the brokers that are registered there; do not close it.
 
     For the processes in which Spark plans and commits writes: it uses them again and again, for
-    every micro-batch of a stream, and a look in ZooKeeper takes longer than the rest.
+    every micro-batch of a stream, and a look in ZooKeeper takes longer than the rest. Where a
+    profile says something else by now, such as another password, it is another one.
     """
-    return _of_the_driver.get(zookeeper)
+    # Imported here: tasks use this module, and have no profile.
+    from spark_logbus.zookeeper.connect_string import ConnectString
+
+    return _of_the_driver.get((zookeeper, ConnectString.parse(zookeeper).profile))
 
 
 @contextmanager

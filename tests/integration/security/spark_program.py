@@ -29,7 +29,7 @@ from tests.helpers import wait_until
 from tests.servers.driver_session import patient
 
 OPTIONS = {"profile": "test"}
-RECORDS = 120
+RECORDS = 90
 PER_TRIGGER = "15"
 PAGES = ("jobs", "stages", "SQL", "environment", "executors", "StreamingQuery", "storage")
 VIEWS = (
@@ -164,7 +164,6 @@ def main(master: str, directory: Path) -> None:
         .config("spark.eventLog.dir", (directory / "events").as_uri())
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("DEBUG")
     program = Program(session, directory)
     program.write()
     program.show()

@@ -46,6 +46,7 @@ RULES = [
 # Python's part of the logs, in drivers and workers.
 LOGS_ALL = "import logging; logging.basicConfig(level=logging.DEBUG)\n"
 JVMS_LOG_ALL = """\
+# A driver of Python keeps back what has no level of its own.
 rootLogger.level = debug
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
@@ -53,6 +54,8 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+logger.spark.name = org.apache.spark
+logger.spark.level = debug
 """
 
 

@@ -22,8 +22,9 @@ from spark_logbus.security.logins import PasswordLogin
 from spark_logbus.security.tls import ClientTls
 from spark_logbus.security.tokens import verify
 from spark_logbus.spark.driver import DriverConnections
-from spark_logbus.spark.worker import shared_cluster
+from spark_logbus.spark.worker import driver_cluster, shared_cluster
 from spark_logbus.zookeeper import Session
+from tests.helpers import wait_until
 from tests.servers.broker import broker_here
 from tests.servers.certificates import Authority
 
@@ -168,9 +169,9 @@ def test_a_broker_shows_its_token_when_it_connects_and_never_again(secured: Secu
         Cluster.connect(Bootstrap((secured.broker.address,)), config)
 
 
-def test_a_stream_goes_to_the_port_where_its_profile_lets_it(
-    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def profile(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A profile of bert, with the password in the variable BERTS."""
     profiles = tmp_path / "profiles.toml"
     profiles.write_text(
         f'[test]\nzookeeper = "{secured.zookeeper}"\ntls_ca = "{secured.authority.ca_file}"\n'
@@ -179,9 +180,40 @@ def test_a_stream_goes_to_the_port_where_its_profile_lets_it(
     profiles.chmod(0o600)
     monkeypatch.setenv("LOGBUS_PROFILES", str(profiles))
     monkeypatch.setenv("BERTS", BERT.password)
+    return "profile:test"
+
+
+def test_a_driver_logs_in_anew_when_its_profile_says_something_else(
+    secured: Secured, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = driver_cluster(profile)
+    assert values(first) == [b"first"]
+    assert driver_cluster(profile) is first
+    given = first.for_tasks(["t"], "read")
+    assert values(shared_cluster(given)) == [b"first"]
+    another = "another password of bert"
+    UserRegistry(secured.session).set_password("bert", another, now_us=2)
+    wait_until(lambda: is_refused(first), message="the end of the password")
+    assert is_refused(shared_cluster(given)), "so is the token of before"
+    monkeypatch.setenv("BERTS", another)
+    assert values(driver_cluster(profile)) == [b"first"]
+    assert values(shared_cluster(driver_cluster(profile).for_tasks(["t"], "read"))) == [b"first"]
+
+
+def is_refused(cluster: Cluster) -> bool:
+    try:
+        values(cluster)
+    except AuthenticationError:
+        return True
+    return False
+
+
+def test_a_stream_goes_to_the_port_where_its_profile_lets_it(
+    secured: Secured, profile: str
+) -> None:
     seen = seen_brokers({"profile": "test", "subscribe": "t"})
     assert seen.addresses == (("127.0.0.1", secured.broker.address.tls_port),)
-    brokers = DriverConnections("profile:test", brokers=seen.addresses)
+    brokers = DriverConnections(profile, brokers=seen.addresses)
     try:
         assert values(brokers.cluster()) == [b"first"]
     finally:
