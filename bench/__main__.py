@@ -31,6 +31,7 @@ BENCHMARKS = {
     "runs": "a program with raw results, several times with fresh servers",
     "compare": "raw results of one's own beside those of the documents",
     "report": "tables of raw results, and charts of scaling, written into the documents",
+    "security": "reads through TLS beside Kafka's, and appends to a broker that asks who sends",
     "peers": "the Kafka paper's experiments, against Kafka, RabbitMQ and ActiveMQ",
 }
 

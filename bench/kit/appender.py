@@ -63,6 +63,16 @@ class Appender:
             times.append(1000 * (time.perf_counter() - due))
         return times
 
+    def requests(self, count: int, *, in_flight: int) -> None:
+        """Sends so many requests, and returns when all are answered."""
+        under_way: deque[PendingResponse] = deque()
+        for _ in range(count):
+            if len(under_way) == in_flight:
+                self._finish(under_way.popleft())
+            under_way.append(self._send())
+        while under_way:
+            self._finish(under_way.popleft())
+
     def saturating(self, *, in_flight: int, seconds: float) -> int:
         """Requests answered when so many are always under way."""
         under_way: deque[PendingResponse] = deque()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
@@ -31,12 +32,14 @@ def cluster(
     log: Mapping[str, str] | None = None,
     moves: Mapping[str, int] | None = None,
     broker: Mapping[str, int] | None = None,
+    tables: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[EmbeddedCluster]:
     """Runs a fresh cluster, gone afterwards; its data is below ``directory``, or where temporary
     files are.
 
     With ``tcp_only`` clients reach it as they would from another machine. ``network``, ``log``,
-    ``moves`` and ``broker`` are settings of the brokers' tables of these names.
+    ``moves`` and ``broker`` are settings of the brokers' tables of these names, ``tables`` other
+    tables.
     """
     with (
         tempfile.TemporaryDirectory(prefix="logbus-bench-", dir=directory) as own,
@@ -48,6 +51,7 @@ def cluster(
                 "log": log or {},
                 "moves": moves or {},
                 "broker": broker or {},
+                **(tables or {}),
             },
         ) as running,
     ):

@@ -70,8 +70,25 @@ broker.session.timeout.ms={session_ms}
 broker.heartbeat.interval.ms={heartbeat_ms}
 """
 _HEARTBEATS_A_SESSION = 5  # as by default: 9 s and 2 s, about
+_ENCRYPTED = """\
+listeners=PLAINTEXT://{host}:{port},SSL://{host}:{tls_port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port},SSL://{host}:{tls_port}
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+ssl.truststore.type=PEM
+ssl.truststore.location={ca}
+"""
 # Kafka leaves flushes to the operating system by default, also those of what is acknowledged.
 _FLUSH_EACH_APPEND = "log.flush.interval.messages=1\n"
+
+
+@dataclass(frozen=True)
+class PemFiles:
+    """An authority, and a certificate that it has signed for this machine, with its key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
 
 
 class KafkaProcess:
@@ -119,6 +136,8 @@ class Kafka:
     processes: Mapping[int, KafkaProcess] = field(default_factory=dict)
     """Brokers by their ids, where there are several."""
     all_data: Sequence[Path] = ()
+    encrypted_options: Mapping[str, str] = field(default_factory=dict)
+    """Of Spark's connector, for the encrypted port where there is one."""
 
     batch_prefix: struct.Struct = struct.Struct(">qi")
 
@@ -205,12 +224,15 @@ def _wait_for(futures: dict[str, Any]) -> None:
 
 
 @contextmanager
-def kafka(*, flushed: bool, directory: Path | None = None) -> Iterator[Kafka]:
+def kafka(
+    *, flushed: bool, directory: Path | None = None, tls: PemFiles | None = None
+) -> Iterator[Kafka]:
     """Runs a fresh broker, gone afterwards; what it keeps is below ``directory``, or where
     temporary files are.
 
     With ``flushed`` it flushes each append before it acknowledges it; without, it leaves that to
-    the operating system. Raises ServerUnavailableError, and EmbeddedServerError if it does not
+    the operating system. With ``tls`` it has a port that encrypts, too. Raises
+    ServerUnavailableError, and EmbeddedServerError if it does not
     start.
     """
     program = _program()
@@ -218,13 +240,20 @@ def kafka(*, flushed: bool, directory: Path | None = None) -> Iterator[Kafka]:
     with tempfile.TemporaryDirectory(prefix="logbus-bench-kafka-", dir=directory) as name:
         own = Path(name)
         data = own / "data"
-        port, controller_port = free_ports(2)
-        process = program.prepare(
-            own,
-            _PROPERTIES.format(host=HOST, port=port, controller_port=controller_port, data=data)
-            + (_FLUSH_EACH_APPEND if flushed else ""),
-            port=port,
+        port, controller_port, tls_port = free_ports(3)
+        properties = _PROPERTIES.format(
+            host=HOST, port=port, controller_port=controller_port, data=data
         )
+        if flushed:
+            properties += _FLUSH_EACH_APPEND
+        if tls is not None:
+            keystore = own / "keystore.pem"
+            keystore.write_text(tls.key.read_text() + tls.certificate.read_text())
+            properties += _ENCRYPTED.format(
+                host=HOST, port=port, controller_port=controller_port, tls_port=tls_port,
+                keystore=keystore, ca=tls.ca,
+            )  # fmt: skip
+        process = program.prepare(own, properties, port=port)
         try:
             process.start()
             yield Kafka(
@@ -233,6 +262,7 @@ def kafka(*, flushed: bool, directory: Path | None = None) -> Iterator[Kafka]:
                 data=data,
                 version=_version(program.jars),
                 process=process,
+                encrypted_options={} if tls is None else _encrypted_options(tls, tls_port),
             )
         finally:
             process.stop()
@@ -296,6 +326,15 @@ class _Program:
         return KafkaProcess(
             [*self.command, "kafka.Kafka", str(path)], port=port, output=directory / "kafka.out"
         )
+
+
+def _encrypted_options(tls: PemFiles, port: int) -> Mapping[str, str]:
+    return {
+        "kafka.bootstrap.servers": f"{HOST}:{port}",
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": str(tls.ca),
+    }
 
 
 def _program() -> _Program:
