@@ -73,6 +73,7 @@ _HEARTBEATS_A_SESSION = 5  # as by default: 9 s and 2 s, about
 _ENCRYPTED = """\
 listeners=PLAINTEXT://{host}:{port},SSL://{host}:{tls_port},CONTROLLER://{host}:{controller_port}
 advertised.listeners=PLAINTEXT://{host}:{port},SSL://{host}:{tls_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT
 ssl.keystore.type=PEM
 ssl.keystore.location={keystore}
 ssl.truststore.type=PEM

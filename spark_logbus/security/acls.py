@@ -18,6 +18,7 @@ from spark_logbus.security.principals import Principal
 EVERYBODY: Final = "*"
 _MAX_NAME_CHARS: Final = 500
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]*")
+_MAX_DECIDED: Final = 10_000
 
 
 class Operation(enum.Enum):
@@ -96,12 +97,13 @@ class Rule:
 
 
 class AccessRules:
-    """All rules, made ready to decide by. Immutable."""
+    """All rules, made ready to decide by. Immutable, but for the last decisions, which it keeps."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self.rules: Final = tuple(sorted(set(rules)))
         self._literal: dict[tuple[str, str], list[Rule]] = {}
         self._prefixed: dict[str, list[tuple[str, Rule]]] = {}
+        self._decided: dict[tuple[Principal, Operation, Resource, str], bool] = {}
         for rule in self.rules:
             if rule.name.endswith("*"):
                 self._prefixed.setdefault(rule.resource, []).append((rule.name[:-1], rule))
@@ -112,6 +114,17 @@ class AccessRules:
         self, principal: Principal, operation: Operation, resource: Resource, name: str
     ) -> bool:
         """Tells if the rules let the principal do that."""
+        asked = principal, operation, resource, name
+        decided = self._decided.get(asked)
+        if decided is None:
+            if len(self._decided) >= _MAX_DECIDED:
+                self._decided.clear()
+            decided = self._decided[asked] = self._decide(*asked)
+        return decided
+
+    def _decide(
+        self, principal: Principal, operation: Operation, resource: Resource, name: str
+    ) -> bool:
         who, kind, allowed = str(principal), resource.value, False
         for rule in self._literal.get((kind, name), ()):
             if _is_about(rule, who, operation):
