@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.kit.appender import Appender, record_batch
 from bench.kit.comparing import Compared, Comparing
 from bench.kit.harness import cluster, drain, spark_session
-from bench.kit.processes import CpuTime
+from bench.kit.processes import exact_cpu_seconds
 from bench.kit.program import Opening, Program
 from bench.kit.result import LOGBUS, Metrics, Rounds
 from bench.kit.rounds import CPU, SECONDS, in_turn, timed
@@ -45,6 +45,8 @@ LOGBUS_PLAIN: Final = "logbus, plain TCP"
 KAFKA: Final = "Kafka"
 KAFKA_TUNED: Final = "Kafka, tuned"
 OPEN, GUARDED = "open", "guarded"
+#: One more broker that takes everybody: how much two alike differ.
+OPEN_TOO: Final = "open, too"
 ALL_COLUMNS, VALUE_ONLY = "all columns", "value only"
 _USER: Final = PasswordLogin(user="bench", password="the benchmark's own")
 _PROFILE: Final = "bench"
@@ -159,7 +161,7 @@ class AppendRow:
         data = record_batch(records=self.batch_records, value_bytes=200)
         count = bench.args.requests * _MOST // max(_MOST, self.batch_records)
         with ExitStack() as stack:
-            systems = _both(stack)
+            systems = _brokers(stack)
             for system in systems.values():
                 system.create_topic("bench-0")
             appenders = {
@@ -169,10 +171,10 @@ class AppendRow:
 
             def append(contender: _Named, _: bool) -> Metrics:
                 [pid] = systems[contender.name].pids
-                before, started = CpuTime.of(pid), time.perf_counter()
+                before, started = exact_cpu_seconds(pid), time.perf_counter()
                 appenders[contender.name].requests(count, in_flight=5)
                 took = time.perf_counter() - started
-                return {SECONDS: took, CPU: CpuTime.of(pid).whole - before.whole}
+                return {SECONDS: took, CPU: exact_cpu_seconds(pid) - before}
 
             contenders = [_Named(name) for name in systems]
             yield "", in_turn(contenders, append, rounds=bench.args.append_rounds)
@@ -188,7 +190,7 @@ class ConnectRow:
     def measure(self, bench: Bench) -> Iterator[tuple[str, Rounds]]:
         data = record_batch(records=1, value_bytes=200)
         with ExitStack() as stack:
-            systems = _both(stack)
+            systems = _brokers(stack)
             for system in systems.values():
                 system.create_topic("bench-0")
 
@@ -209,10 +211,13 @@ class _Named:
     name: str
 
 
-def _both(stack: ExitStack) -> dict[str, Logbus]:
-    """Runs a broker that takes everybody, and one that knows users and has rules."""
-    running = stack.enter_context(cluster(tcp_only=True))
-    client = stack.enter_context(Cluster.from_zookeeper(running.zookeeper))
+def _brokers(stack: ExitStack) -> dict[str, Logbus]:
+    """Runs brokers that take everybody, and one that knows users and has rules."""
+    found = {}
+    for name in (OPEN, OPEN_TOO):
+        running = stack.enter_context(cluster(tcp_only=True))
+        client = stack.enter_context(Cluster.from_zookeeper(running.zookeeper))
+        found[name] = Logbus(running, client)
     tables = {"security": {"authenticate": True, "authorize": True}}
     guarded = stack.enter_context(cluster(tcp_only=True, tables=tables))
     with Session(guarded.zookeeper, client_name="bench") as session:
@@ -220,7 +225,7 @@ def _both(stack: ExitStack) -> dict[str, Logbus]:
         RuleRegistry(session).add(_rules())
     config = ClientConfig(login=_USER)
     known = stack.enter_context(Cluster.from_zookeeper(guarded.zookeeper, config))
-    return {OPEN: Logbus(running, client), GUARDED: Logbus(guarded, known)}
+    return {**found, GUARDED: Logbus(guarded, known)}
 
 
 def _rules() -> list[Rule]:
@@ -266,7 +271,7 @@ PROGRAM: Final = Program(
     open_bench=open_bench,
     comparing=Comparing(
         {SECONDS: "", CPU: "CPU"},
-        own=f"{LOGBUS}|{GUARDED}",
+        own=f"{LOGBUS}|{GUARDED}|{OPEN_TOO}",
         goals={
             **{
                 Compared("read-tls", what, LOGBUS, peer): 1.5

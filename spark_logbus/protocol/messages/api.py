@@ -98,6 +98,8 @@ def of_partitions(operation: Operation) -> Callable[[Any], Iterable[Need]]:
     """The need of that operation on the topic of each of a request's ``partitions``."""
 
     def needs(request: Any) -> Iterable[Need]:
+        if len(request.partitions) == 1:  # as most have, and it takes a third of the time
+            return [(operation, Resource.TOPIC, request.partitions[0].topic)]
         topics = dict.fromkeys(each.topic for each in request.partitions)
         return [(operation, Resource.TOPIC, topic) for topic in topics]
 
