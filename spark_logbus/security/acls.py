@@ -119,7 +119,9 @@ class AccessRules:
         if decided is None:
             if len(self._decided) >= _MAX_DECIDED:
                 self._decided.clear()
-            decided = self._decided[asked] = self._decide(*asked)
+            decided = self._decide(*asked)
+            if len(name) <= _MAX_NAME_CHARS:
+                self._decided[asked] = decided
         return decided
 
     def _decide(

@@ -27,7 +27,7 @@ def named(rule: Rule, name: str) -> bool:
 
 
 def expected(rules: list[Rule], who: Principal, operation: Operation, name: str) -> bool:
-    """What is meant, written down rule by rule."""
+    """Decides rule by rule, as it is meant."""
     about = [
         rule
         for rule in rules
@@ -62,3 +62,5 @@ def test_no_more_than_some_decisions_are_remembered(monkeypatch: pytest.MonkeyPa
         assert rules.allows(ANNA, Operation.READ, Resource.TOPIC, f"a{number}")
         assert not rules.allows(BERT, Operation.READ, Resource.TOPIC, f"a{number}")
         assert len(rules._decided) <= 10
+    assert not rules.allows(ANNA, Operation.READ, Resource.TOPIC, "b" * 501)
+    assert all(len(name) < 500 for *_, name in rules._decided)
