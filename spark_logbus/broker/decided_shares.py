@@ -28,9 +28,17 @@ class PartitionShare(DecidedShare):
     topic_id: str
 
 
-def shares_of(decision: DecidedWrite, writer: str = "") -> Iterator[PartitionShare]:
-    """Yields the shares of a decided write that are not known to be published. Raises
-    InvalidRequestError."""
+def shares_of(
+    decision: DecidedWrite, writer: str = "", *, secured: bool = False
+) -> Iterator[PartitionShare]:
+    """Yields the shares of a decided write that are not known to be published.
+
+    ``secured``: brokers ask who decides. Then a decision without a mark was made before they did,
+    or by one that does not yet, and what it is about may have a mark all the same: whatever has its
+    number is published. Raises InvalidRequestError.
+    """
+    if secured and decision.mark is None:
+        writer = ""
     attempts = StageIds.of(decision.write, decision.attempts)
     for topic, part in decision.topics.items():
         for partition, records in part.records.items():
@@ -38,6 +46,7 @@ def shares_of(decision: DecidedWrite, writer: str = "") -> Iterator[PartitionSha
                 attempts,
                 records,
                 writer,
+                decision.mark,
                 topic_partition=TopicPartition(topic, partition),
                 topic_id=part.topic_id,
             )
@@ -65,24 +74,34 @@ class DecidedWrites:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._writes: dict[int, tuple[str, DecidedWrite]] = {}  # the last that were met at the end
+        # By number and writer, the last that were met at the end. Two writers with one number are
+        # none that brokers let stage something both.
+        self._writes: dict[tuple[int, str], DecidedWrite] = {}
+        self._writers: dict[int, str] = {}  # by number, the first that was met
         self._size_bytes = 0
 
     def add(self, writer: str, decision: DecidedWrite) -> None:
         """Keeps what is known already: that has the most of what was to be published."""
         with self._lock:
-            known = self._writes.pop(decision.write, None)
+            key = (decision.write, writer)
+            known = self._writes.pop(key, None)
             if known is None:
-                known = (writer, decision)
+                known = decision
                 self._size_bytes += _size_bytes(decision)
-            self._writes[decision.write] = known
+            self._writes[key] = known
+            self._writers.setdefault(decision.write, writer)
             while self._size_bytes > _REMEMBERED_BYTES and len(self._writes) > 1:
-                _, forgotten = self._writes.pop(next(iter(self._writes)))
-                self._size_bytes -= _size_bytes(forgotten)
+                oldest = next(iter(self._writes))
+                self._size_bytes -= _size_bytes(self._writes.pop(oldest))
+                if self._writers.get(oldest[0]) == oldest[1]:
+                    del self._writers[oldest[0]]
 
-    def find(self, write: int) -> tuple[str, DecidedWrite] | None:
-        """The writer and its decision."""
-        return self._writes.get(write)
+    def find(self, write: int, writer: str = "") -> tuple[str, DecidedWrite] | None:
+        """The writer and its decision; without a name, that of the first writer that was met."""
+        with self._lock:
+            writer = writer or self._writers.get(write, "")
+            decision = self._writes.get((write, writer))
+            return None if decision is None else (writer, decision)
 
 
 def _size_bytes(decision: DecidedWrite) -> int:

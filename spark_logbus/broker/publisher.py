@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -32,12 +32,13 @@ from spark_logbus.errors import (
     CoordinationError,
     InvalidRequestError,
     LogbusError,
+    NotAuthorizedError,
     NotLeaderError,
     RequestTimeoutError,
     StagedDataLostError,
     WriteNotDecidedError,
 )
-from spark_logbus.log import LogDirectory, PartitionLog
+from spark_logbus.log import DecidedShare, LogDirectory, PartitionLog, StagedBy
 from spark_logbus.metrics import Counter
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.stage_id import StageIds, stage_id
@@ -57,6 +58,7 @@ _FLUSH_WAIT_S: Final = 60.0
 # For followers to have what is prepared, which they have been copying since it was staged.
 _REPLICAS_WAIT_S: Final = 2.0
 _FORGET_EVERY_S: Final = 600.0
+NOBODY: Final = StagedBy()
 # A writer that writes once is remembered for as long as a request of its may be under way.
 _REMEMBER_ONCE_MS: Final = 3_600_000
 
@@ -78,8 +80,11 @@ class Publisher:
         retention_ms: int,
         promises: Promises,
         in_sync: InSync,
+        secured: bool = False,
     ) -> None:
+        """``secured``: brokers ask who decides a write."""
         self._in_sync = in_sync
+        self._secured = secured
         self._replica_manager = replica_manager
         self._logs = logs
         self._writers = writers
@@ -129,21 +134,30 @@ class Publisher:
     def _led(self, share: PartitionShare) -> LeaderPartition:
         return self._replica_manager.leader_of(share.topic_partition).of_topic(share.topic_id)
 
+    def _shares_of(self, decision: DecidedWrite, writer: str) -> Iterator[PartitionShare]:
+        return shares_of(decision, writer, secured=self._secured)
+
     def publish_decided(
-        self, shares: Sequence[PartitionShare], *, writer: str
+        self,
+        shares: Sequence[PartitionShare],
+        *,
+        writer: str,
+        admit: Callable[[str], None] = lambda _: None,
     ) -> list[LogbusError | None]:
-        """Publishes shares of one write that a client says is decided, as ``publish`` does. Raises
-        WriteNotDecidedError, CoordinationError."""
+        """Publishes shares of one write that a client says is decided, as ``publish`` does.
+        ``admit`` is called with the writer that has decided it, and raises what stands against it.
+        Raises WriteNotDecidedError, CoordinationError."""
         if not shares:
             return []
         write = shares[0].write
-        found = self.decided.find(write) or self._look_up(write, writer)
+        found = self.decided.find(write, writer) or self._look_up(write, writer)
         if found is None:
             raise WriteNotDecidedError(
                 f"The write {write} is not decided, or it is over: nothing of it is published. "
                 "Decide it first; if it was, all of it is visible."
             )
-        known = {each.topic_partition: each for each in shares_of(found[1], found[0])}
+        admit(found[0])
+        known = {each.topic_partition: each for each in self._shares_of(found[1], found[0])}
         to_publish = [each for each in shares if each.topic_partition in known]
         for each in to_publish:
             stands = known[each.topic_partition]
@@ -176,7 +190,7 @@ class Publisher:
                 self.decided.add(writer, decision)
         else:
             self._note_decided(self._writers.pending())
-        return self.decided.find(write)
+        return self.decided.find(write, writer)
 
     def _note_decided(self, found: PendingWrites) -> None:
         for writer, state in found.states.items():
@@ -187,8 +201,8 @@ class Publisher:
         """Append what of them is not in the logs yet, and make it visible when all replicas in sync
         have flushed it; for each None or the reason why not. Takes as long as copying them does."""
         self._require_lease()
-        for write in {each.write for each in shares}:
-            self._logs.closed_writes.add(write)
+        for write, owned in {(each.write, each.owned) for each in shares}:
+            self._logs.closed_writes.add(write, owned)
         flushes = _Flushes()
 
         def append(each: PartitionShare) -> None:
@@ -247,16 +261,47 @@ class Publisher:
 
     # -- dropping -------------------------------------------------------------------------
 
-    def discard(self, write: int, attempt: int | None = None) -> None:
-        """Drop what the write has staged on this broker, or what one attempt of its tasks has.
+    def discard(
+        self,
+        write: int,
+        attempt: int | None = None,
+        *,
+        writer: str = "",
+        by: StagedBy = NOBODY,
+        may_discard: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """Drop what the write has staged on this broker, or what one attempt of its tasks has, as
+        far as it is ``by`` them who ask, and they ``may_discard`` something of its topic. They say
+        that it is the ``writer``'s.
 
         What is decided stays, and so does what may be decided yet by a promise of this broker's:
-        that is let go first. Raises InvalidRequestError for what is decided, CoordinationError.
+        that is let go first. Raises InvalidRequestError for what is decided, NotAuthorizedError for
+        what is not theirs, CoordinationError.
         """
         producer_id = None if attempt is None else stage_id(write, attempt)
         if producer_id is None:
-            self._logs.closed_writes.add(write)
-        holding = [led for led in self._all_led() if led.log.staging.holds(write, producer_id)]
+            self._logs.closed_writes.add(write, by.owned)
+        found = [led for led in self._all_led() if led.log.staging.holds(write, producer_id)]
+        theirs = [
+            led
+            for led in found
+            if may_discard(led.log.topic_partition.topic)
+            and led.log.staging.is_by(write, by.writer, by.owned)
+        ]
+        self._discard(write, producer_id, theirs, writer)
+        if len(theirs) < len(found):
+            raise NotAuthorizedError(
+                f"What the write {write} has staged belongs to another principal, or is for a "
+                "topic that you may not write: that stays."
+            )
+
+    def _discard(
+        self,
+        write: int,
+        producer_id: int | None,
+        holding: Sequence[LeaderPartition],
+        writer: str,
+    ) -> None:
         if not holding:
             return
         self._require_lease()
@@ -266,7 +311,7 @@ class Publisher:
         found = self._writers.pending()
         self._note_decided(found)
         decided = _Decided(found)
-        known = self.decided.find(write)
+        known = self.decided.find(write, writer)
         refused: list[TopicPartition] = []
         for led in holding:
             log, epoch = led.log, led.leader_epoch
@@ -320,7 +365,7 @@ class Publisher:
         self._seen = {write: self._seen.get(write, now) for write in decided.writes}
         # Only what was known before the list was read: what came since may be missing in it.
         settled = {
-            write
+            write: share
             for shares in known.values()
             for write, share in shares.items()
             if not decided.keep(write, share.writer)
@@ -351,7 +396,10 @@ class Publisher:
             self._forget()
 
     def _follow(
-        self, logs: Sequence[PartitionLog], states: Mapping[str, WriterState], settled: set[int]
+        self,
+        logs: Sequence[PartitionLog],
+        states: Mapping[str, WriterState],
+        settled: Mapping[int, DecidedShare],
     ) -> None:
         """Has logs that others lead remember what of a decided write they have, as long as it is
         published: this broker may be the next to lead."""
@@ -362,7 +410,7 @@ class Publisher:
             if state.last is None:
                 continue
             with suppress(InvalidRequestError):  # told of where it is followed up
-                for share in shares_of(state.last, writer):
+                for share in self._shares_of(state.last, writer):
                     copy = followed.get(share.topic_partition)
                     if copy is not None and copy.topic_id == share.topic_id:
                         copy.publishing.remember(share)
@@ -375,7 +423,7 @@ class Publisher:
         done: defaultdict[str, list[int]] = defaultdict(list)
         records = self._topics.each_of(list(decision.topics))
         ours: list[PartitionShare] = []
-        for each in shares_of(decision, writer):
+        for each in self._shares_of(decision, writer):
             topic, partition = each.topic_partition.topic, each.topic_partition.partition
             record = records[topic]
             # Where its node cannot be read, its log is served as before, if it is.
@@ -395,7 +443,7 @@ class Publisher:
                 done[topic].append(partition)
                 led = self._replica_manager.find(each.topic_partition)
                 if led is not None:
-                    led.log.publishing.settle([decision.write])  # or it hid what comes after it
+                    led.log.publishing.settle({each.write: each})  # or it hid what comes after it
                 logger.critical(
                     "The write %d of %s was committed, and cannot be published in %s: %s",
                     decision.write, writer, each.topic_partition, outcome,

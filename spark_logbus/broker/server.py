@@ -57,6 +57,7 @@ from spark_logbus.broker.replica.unclean import UncleanElections
 from spark_logbus.broker.replica.unclean_topics import UncleanTopics, asking
 from spark_logbus.broker.replica.watermark import HighWatermarks
 from spark_logbus.broker.schema_ids import KnownSchemaIds
+from spark_logbus.broker.security.owners import WriteOwners
 from spark_logbus.broker.security.peers import connections_to_brokers
 from spark_logbus.broker.security.security import Security
 from spark_logbus.clock import Clock, SystemClock
@@ -119,6 +120,7 @@ class Broker:
             if config.security.authenticate
             else None
         )
+        self._owners = WriteOwners(self._security)
         brokers = BrokerRegistry(session)
         topics, states = TopicRegistry(session), PartitionStates(session)
         self._lease = Lease(timeout_ms=config.zookeeper_session_ms, ask=brokers.holds)
@@ -212,6 +214,7 @@ class Broker:
             retention_ms=config.writer_retention_ms,
             promises=promises,
             in_sync=self._in_sync,
+            secured=self._owners.are_known,
         )
         self._metadata_cache = MetadataCache(
             session,
@@ -379,6 +382,7 @@ class Broker:
             in_sync=self._in_sync,
             clock=self._clock,
             max_wait_ms=network.max_wait_ms,
+            owners=self._owners,
             metrics=metrics,
         )
         topic_changes = TopicHandler(
@@ -431,6 +435,7 @@ class Broker:
                 copying=self._copy_executor,
                 preparing=self._replica_executor,
                 coordinating=self._zookeeper_executor,
+                owners=self._owners,
                 metrics=metrics,
             ),
         ]

@@ -26,7 +26,7 @@ from spark_logbus.log.staging.staging import (
 )
 from spark_logbus.log.view import LogSlice
 from spark_logbus.log.wanted import WantedLog
-from spark_logbus.log.writer_runs import StagedBy
+from spark_logbus.log.writer_runs import StagedBy, owned_mark
 
 __all__ = [
     "NO_EPOCH",
@@ -59,4 +59,5 @@ __all__ = [
     "WantedLog",
     "free_bytes",
     "index_cleaned",
+    "owned_mark",
 ]

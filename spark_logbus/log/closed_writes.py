@@ -18,14 +18,16 @@ class ClosedWrites:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._writes: dict[int, None] = {}  # in the order in which they ended
+        # In the order in which they ended, with the marks of those for whom they did.
+        self._writes: dict[tuple[int, int | None], None] = {}
 
-    def add(self, write: int) -> None:
+    def add(self, write: int, mark: int | None = None) -> None:
+        """``mark``: of those who may stage nothing for it any more; None: nobody may."""
         with self._lock:
-            self._writes.pop(write, None)
-            self._writes[write] = None
+            self._writes.pop((write, mark), None)
+            self._writes[write, mark] = None
             if len(self._writes) > _REMEMBERED:
                 del self._writes[next(iter(self._writes))]
 
-    def __contains__(self, write: int) -> bool:
-        return write in self._writes
+    def is_closed(self, write: int, mark: int | None) -> bool:
+        return (write, None) in self._writes or (write, mark) in self._writes

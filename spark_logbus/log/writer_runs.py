@@ -17,23 +17,41 @@ _REMEMBERED: Final = 10_000
 _SIGN: Final = 1 << 31
 
 
-class StagedBy(NamedTuple):
-    """The writer of what is staged, and its run; empty where the client does not say."""
-
-    writer: str = ""
-    run: str = ""
-
-
 def writer_mark(writer: str) -> int | None:
     """A negative number of 32 bits that stands for the writer; None for none.
 
     It stands in the headers of what is staged, in the place of the leader epoch, which is stamped
     when it is published: so it outlives a restart. Two writers may share one in four billion times.
     """
-    if not writer:
-        return None
-    digest = hashlib.blake2b(writer.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+    return _mark(_bytes(writer), b"") if writer else None
+
+
+def owned_mark(writer: str, owner: str, secret: bytes) -> int:
+    """The mark of what a principal stages as the writer, in the place of ``writer_mark``. Without
+    the secret nobody finds another principal or writer that has the same."""
+    return _mark(_bytes(owner) + b"\0" + _bytes(writer), secret)
+
+
+def _mark(text: bytes, key: bytes) -> int:
+    digest = hashlib.blake2b(text, digest_size=4, key=key).digest()
     return (int.from_bytes(digest, "big") | _SIGN) - (1 << 32)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+class StagedBy(NamedTuple):
+    """The writer of what is staged, and its run; empty where the client does not say. ``owned`` is
+    the mark of the principal that it belongs to; None: it belongs to nobody."""
+
+    writer: str = ""
+    run: str = ""
+    owned: int | None = None
+
+    @property
+    def mark(self) -> int | None:
+        return writer_mark(self.writer) if self.owned is None else self.owned
 
 
 class WriterRuns:

@@ -233,7 +233,7 @@ class Mirror:
         except BaseException:
             self._reports.forget_schema()
             self._in_doubt = True  # whether the source still has what is planned
-            self._writes.discard(write)
+            self._writes.discard(write, writer=self._identity().writer)
             raise
 
     def commit_round(self, staged: StagedRound) -> Commit:

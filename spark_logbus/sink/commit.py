@@ -78,9 +78,11 @@ def batch_write(options: SinkOptions) -> AtomicWrite:
     return AtomicWrite(WriteIdentity(writer=writer, version=transaction.version), number)
 
 
-def micro_batch_write() -> AtomicWrite:
-    """The write of the micro-batch that this task is of: the same in all of its tasks, and another
-    one when another run of the query does the micro-batch again."""
+def micro_batch_write(secret: str) -> AtomicWrite:
+    """The write of the micro-batch that this task is of: the same in all of its tasks, which have
+    the same ``secret``, and another one when another run of the query does the micro-batch again.
+
+    Query, micro-batch and run are shown to many, and its number is to be guessed by nobody."""
     context = TaskContext.get()
     assert context is not None, "a task has a context"
     query, batch, run = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
@@ -91,7 +93,7 @@ def micro_batch_write() -> AtomicWrite:
             "delivery to at-least-once."
         )
     identity = WriteIdentity(writer=f"{_QUERY}:{query}", version=int(batch), run=run or "")
-    digest = hashlib.blake2b(f"{query} {batch} {run}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{query} {batch} {run} {secret}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "big") >> (64 - WRITE_BITS)
     return AtomicWrite(identity, number, _usual_checkpoint(context))
 
@@ -157,7 +159,7 @@ def abort(cluster: Cluster, write: AtomicWrite) -> None:
 
 def discard_attempt(cluster: Cluster, write: AtomicWrite, attempt: int) -> None:
     """Drop what an attempt that failed has staged."""
-    _writes(cluster).discard(write.number, attempt)
+    _writes(cluster).discard(write.number, attempt, writer=write.identity.writer)
 
 
 @cache

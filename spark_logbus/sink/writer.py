@@ -8,6 +8,7 @@ messages say what each task wrote where.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -251,10 +252,11 @@ class LogbusStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
         self._exactly_once = plan.options.delivery is Delivery.EXACTLY_ONCE
+        self._secret = secrets.token_hex(16)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppends | StagedMessage:
         if self._exactly_once:
-            return stage_task(self._plan, commits.micro_batch_write(), iterator)
+            return stage_task(self._plan, commits.micro_batch_write(self._secret), iterator)
         return append_task(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

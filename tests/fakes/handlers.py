@@ -38,6 +38,7 @@ from spark_logbus.broker.replica.states import Replicas
 from spark_logbus.broker.replica.unclean import UncleanElections
 from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.broker.security.known import SecurityState
+from spark_logbus.broker.security.owners import WriteOwners
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.drained import DrainedBrokers
@@ -166,6 +167,7 @@ def dispatcher_over(
                 in_sync=in_sync,
                 clock=clock,
                 max_wait_ms=max_wait_ms,
+                owners=WriteOwners(),
                 metrics=metrics,
             ),
             FetchHandler(
@@ -254,6 +256,7 @@ def dispatcher_over(
                 copying=executor,
                 preparing=executor,
                 coordinating=executor,
+                owners=WriteOwners(),
                 metrics=metrics,
             ),
         ],

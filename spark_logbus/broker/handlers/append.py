@@ -24,6 +24,7 @@ from spark_logbus.broker.replica.in_sync import InSync
 from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.broker.replica.states import LeaderPartition
 from spark_logbus.broker.schema_ids import KnownSchemaIds, SchemaUse
+from spark_logbus.broker.security.owners import Caller, WriteOwners
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.lease import Lease
@@ -32,6 +33,7 @@ from spark_logbus.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
     LogbusError,
+    NotAuthorizedError,
     NotLeaderError,
     PartitionOfflineError,
     RequestTimeoutError,
@@ -73,9 +75,11 @@ class AppendHandler:
         in_sync: InSync,
         clock: Clock,
         max_wait_ms: int,
+        owners: WriteOwners,
         metrics: RequestMetrics,
     ) -> None:
         self._replica_manager = replica_manager
+        self._owners = owners
         self._holds = holds
         self._in_sync = in_sync
         self._schema_ids = schema_ids
@@ -101,8 +105,9 @@ class AppendHandler:
             paths.writer(request.writer)  # refuse what no writer is called
         if request.run:
             check_id("run", request.run)
-        by = StagedBy(request.writer, request.run)
-        pending = self._begin(Api.STAGE, request, context, partial(self._stage, by))
+        caller = self._owners.caller(context.connection)
+        by = StagedBy(request.writer, request.run, caller.mark(request.writer))
+        pending = self._begin(Api.STAGE, request, context, partial(self._stage, by, caller))
         return pending if isinstance(pending, NotYet) else pending.poll() or pending
 
     def _begin(
@@ -253,13 +258,18 @@ class AppendHandler:
     def _stage(
         self,
         by: StagedBy,
+        caller: Caller,
         pending: _PendingAppend,
         number: int,
         led: LeaderPartition,
         data: memoryview,
     ) -> None:
         self._in_sync.require_enough(led)
-        staged = led.log.staging.stage(data, leader_epoch=led.leader_epoch, by=by)
+        try:
+            staged = led.log.staging.stage(data, leader_epoch=led.leader_epoch, by=by)
+        except NotAuthorizedError as error:
+            caller.note(Api.STAGE, error)
+            raise
         first = staged.base_sequence
 
         def when_staged(callback: Callable[[LogbusError | None], None]) -> None:

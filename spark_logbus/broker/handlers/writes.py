@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from spark_logbus.broker.decided_shares import PartitionShare
@@ -11,6 +12,7 @@ from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.publisher import Publisher
+from spark_logbus.broker.security.owners import Caller, WriteOwners
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.coordination.writes.content import WriteContent
@@ -26,6 +28,7 @@ from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import (
     InvalidRequestError,
     LogbusError,
+    NotAuthorizedError,
     UnknownTopicError,
     WriteNotPreparedError,
 )
@@ -38,8 +41,10 @@ from spark_logbus.protocol import (
     Decision,
     DiscardRequest,
     DiscardResponse,
+    Operation,
     PrepareRequest,
     PublishRequest,
+    Resource,
     ShareResponse,
     ShareResult,
     TopicShares,
@@ -65,6 +70,7 @@ class WriteHandler:
         copying: WorkExecutor,
         preparing: WorkExecutor,
         coordinating: WorkExecutor,
+        owners: WriteOwners,
         metrics: RequestMetrics,
     ) -> None:
         self._publisher = publisher
@@ -73,6 +79,7 @@ class WriteHandler:
         self._copying = copying
         self._preparing = preparing
         self._coordinating = coordinating
+        self._owners = owners
         self._metrics = metrics
 
     def handlers(self) -> Mapping[Api, Handle]:
@@ -83,29 +90,35 @@ class WriteHandler:
             Api.DISCARD: self.discard,
         }
 
-    def prepare(self, request: PrepareRequest, _: RequestContext) -> Answer:
-        shares = _shares(request)
+    def prepare(self, request: PrepareRequest, context: RequestContext) -> Answer:
+        caller = self._owners.caller(context.connection)
+        shares = _shares(request, caller)
 
         def prepare() -> Response:
             promise, outcomes = self._publisher.prepare(shares, anew=request.anew)
+            caller.note(Api.PREPARE, next(filter(None, map(_refusal, outcomes)), None))
             results = self._results(Api.PREPARE, shares, outcomes)
             broker_id = self._publisher.promises.broker_id
             return Response(encode_response(ShareResponse(results, broker_id, promise)))
 
         return self._preparing.run(prepare)
 
-    def publish(self, request: PublishRequest, _: RequestContext) -> Answer:
-        shares = _shares(request)
+    def publish(self, request: PublishRequest, context: RequestContext) -> Answer:
+        caller = self._owners.caller(context.connection)
+        shares = _shares(request, caller)
 
         def publish() -> Response:
-            outcomes = self._publisher.publish_decided(shares, writer=request.writer)
+            with _noting(caller, Api.PUBLISH):
+                outcomes = self._publisher.publish_decided(
+                    shares, writer=request.writer, admit=caller.require_writer
+                )
             return Response(
                 encode_response(ShareResponse(self._results(Api.PUBLISH, shares, outcomes)))
             )
 
         # One who has waited for too long asks again, while the first is still at it.
-        attempts = request.attempts
-        key = (request.write, attempts, *((each.topic_partition, each.topic_id) for each in shares))
+        partitions = [(each.topic_partition, each.topic_id) for each in shares]
+        key = (caller.owner, request.write, request.attempts, *partitions)
         return self._copying.run(publish, key=key)
 
     def _results(
@@ -125,8 +138,9 @@ class WriteHandler:
             )
         return results
 
-    def decide(self, request: DecideRequest, _: RequestContext) -> Answer:
-        proposal = _proposal(request)
+    def decide(self, request: DecideRequest, context: RequestContext) -> Answer:
+        caller = self._owners.caller(context.connection)
+        proposal = _proposal(request, caller)
         change: Callable[[str, Proposal], Outcome] = partial(
             self._writers.decide, admit=partial(self._admit, proposal)
         )
@@ -138,7 +152,8 @@ class WriteHandler:
             change = self._writers.abort
 
         def decide() -> Response:
-            outcome = change(request.writer, proposal)
+            with _noting(caller, Api.DECIDE):
+                outcome = change(request.writer, proposal)
             if outcome.standing is None and not request.look and not request.abort:
                 # A repeated request is believed in nothing: what was decided stands.
                 decided = outcome.repeated or proposal.decision
@@ -168,22 +183,47 @@ class WriteHandler:
                         "keeps what the write has staged there. Prepare the write, then decide it."
                     )
 
-    def discard(self, request: DiscardRequest, _: RequestContext) -> Answer:
+    def discard(self, request: DiscardRequest, context: RequestContext) -> Answer:
+        caller = self._owners.caller(context.connection)
+        if request.writer:
+            paths.writer(request.writer)  # refuse what no writer is called
         check_write(request.write)
         if request.attempt is not None:
             stage_id(request.write, request.attempt)
 
         def discard() -> Response:
-            self._publisher.discard(request.write, request.attempt)
+            with _noting(caller, Api.DISCARD):
+                self._publisher.discard(
+                    request.write,
+                    request.attempt,
+                    writer=request.writer,
+                    by=caller.discards(request.writer),
+                    may_discard=caller.may_discard,
+                )
             return Response(encode_response(DiscardResponse()))
 
         return self._coordinating.run(discard)
 
 
-def _shares(request: PrepareRequest | PublishRequest) -> list[PartitionShare]:
+@contextmanager
+def _noting(caller: Caller, api: Api) -> Iterator[None]:
+    """Notes it when the caller is refused what belongs to others."""
+    try:
+        yield
+    except NotAuthorizedError as error:
+        caller.note(api, error)
+        raise
+
+
+def _refusal(outcome: LogbusError | None) -> NotAuthorizedError | None:
+    return outcome if isinstance(outcome, NotAuthorizedError) else None
+
+
+def _shares(request: PrepareRequest | PublishRequest, caller: Caller) -> list[PartitionShare]:
     if request.writer:
         paths.writer(request.writer)  # refuse what no writer is called
     attempts = StageIds.of(request.write, request.attempts)
+    owned = caller.mark(request.writer)
     shares: dict[TopicPartition, PartitionShare] = {}
     for share in request.partitions:
         topic_partition = TopicPartition(share.topic, share.partition)
@@ -194,6 +234,7 @@ def _shares(request: PrepareRequest | PublishRequest) -> list[PartitionShare]:
             attempts,
             share.records,
             request.writer,
+            owned,
             topic_partition=topic_partition,
             topic_id=share.topic_id,
         )
@@ -213,15 +254,16 @@ def _missing(record: TopicRecord | None, part: TopicRecords) -> str | None:
     return None
 
 
-def _proposal(request: DecideRequest) -> Proposal:
+def _proposal(request: DecideRequest, caller: Caller) -> Proposal:
     """InvalidRequestError for a decision that nobody could follow up."""
     paths.writer(request.writer)
     decision, told = request.decision, request.content
     topics = {
         topic: TopicRecords(part.topic_id, part.records) for topic, part in decision.topics.items()
     }
+    mark = caller.mark(request.writer)
     proposal = Proposal(
-        DecidedWrite(decision.version, decision.write, decision.attempts, topics),
+        DecidedWrite(decision.version, decision.write, decision.attempts, topics, mark),
         run=request.run,
         settled=request.settled,
         once=request.once,
@@ -231,6 +273,8 @@ def _proposal(request: DecideRequest) -> Proposal:
         inputs="" if told is None else request.inputs,
         repetition_dropped=request.repetition_dropped,
         promises=request.promises,
+        owner=caller.owner,
+        for_others=caller.may(Operation.ALTER, Resource.WRITER, request.writer),
     )
     check_proposal(proposal)
     return proposal

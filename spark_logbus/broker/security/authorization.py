@@ -49,8 +49,9 @@ class Authorization:
         self._is_super = is_super
         self._audit = audit
         self._now_us = now_us
-        self._authorizes = authorizes
         self._takes_anybody = takes_anybody
+        #: Whether rules are asked at all.
+        self.authorizes: Final = authorizes
         #: Requests that were refused, by API.
         self.denials: Final = {api: Counter() for api in Api}
 
@@ -114,7 +115,7 @@ class Authorization:
     def is_unbound(self, identity: Identity) -> bool:
         """Tells if no rule binds an identity."""
         return identity.scope is None and (
-            not self._authorizes or self._is_super(identity.principal)
+            not self.authorizes or self._is_super(identity.principal)
         )
 
     def require_current(self, identity: Identity) -> None:
@@ -136,12 +137,12 @@ class Authorization:
             # A broker that is not secured yet proves nothing.
             is_broker = identity.principal.kind == "broker" or self._takes_anybody
             return None if is_broker else "act as a broker"
-        if not self._authorizes and identity.scope is None:
+        if not self.authorizes and identity.scope is None:
             return None
         for operation, resource, name in needs:
             allowed = (
                 is_super
-                or not self._authorizes
+                or not self.authorizes
                 or self._state.rules.allows(identity.principal, operation, resource, name)
             )
             if not allowed or (

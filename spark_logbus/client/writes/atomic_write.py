@@ -163,11 +163,11 @@ class AtomicWrites:
                 raise
         if standing is not None:
             visible = self._publish(identity.writer, standing, required=False)
-            self.discard(write)
+            self.discard(write, writer=identity.writer)
             return _standing(standing, visible=visible)
         visible = self._publish(identity.writer, decision, required=False, size_bytes=size_bytes)
         if visible:
-            self._tidy(decision)
+            self._tidy(identity.writer, decision)
         return Commit(committed=True, visible=visible, write=write, version=identity.version)
 
     def check_empty(
@@ -202,15 +202,16 @@ class AtomicWrites:
         )
         if self._ask("Aborting a write", request).outcome != "aborted":
             return False
-        self.discard(write)
+        self.discard(write, writer=identity.writer)
         return True
 
-    def discard(self, write: int, attempt: int | None = None) -> None:
+    def discard(self, write: int, attempt: int | None = None, *, writer: str = "") -> None:
         """Drop what the write, or an attempt of a task in it, has staged, on brokers that answer;
-        elsewhere it expires."""
-        self._discard(DiscardRequest(write, attempt), self._cluster.brokers, wait_ms=_DISCARD_MS)
+        elsewhere it expires. Brokers that ask who somebody is want the ``writer``, too."""
+        request = DiscardRequest(write, attempt, writer)
+        self._discard(request, self._cluster.brokers, wait_ms=_DISCARD_MS)
 
-    def _tidy(self, decision: Decision) -> None:
+    def _tidy(self, writer: str, decision: Decision) -> None:
         """Drop what attempts that do not count have staged where no part of the write was: only
         there it is not dropped with the rest."""
         deadline = self._cluster.deadline_ms(_TIDY_MS)
@@ -221,7 +222,8 @@ class AtomicWrites:
                 for partition in part.records
             }
             others = [address for address in self._cluster.brokers if address not in leaders]
-            self._discard(DiscardRequest(decision.write), others, wait_ms=_TIDY_MS)
+            request = DiscardRequest(decision.write, writer=writer)
+            self._discard(request, others, wait_ms=_TIDY_MS)
 
     def _discard(
         self, request: DiscardRequest, brokers: Iterable[BrokerAddress], *, wait_ms: int

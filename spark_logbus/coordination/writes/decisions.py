@@ -11,6 +11,7 @@ everywhere. So what a writer needs is one node, however long it writes.
 ==============================================  ====================================
 the writer's state, when a write is proposed    outcome
 ==============================================  ====================================
+it belongs to another principal                 refused
 this very write is decided                      decided (a repeated request),
                                                 or refused: it says something else
 this write was aborted                          refused
@@ -41,7 +42,7 @@ from spark_logbus.coordination.writes.content import (
     remember,
     require_same,
 )
-from spark_logbus.errors import InvalidRequestError, WriteFencedError
+from spark_logbus.errors import InvalidRequestError, NotAuthorizedError, WriteFencedError
 from spark_logbus.model import check_name
 from spark_logbus.record import format as fmt
 from spark_logbus.record.stage_id import StageIds
@@ -65,12 +66,14 @@ class TopicRecords(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
 
 class DecidedWrite(msgspec.Struct, frozen=True, omit_defaults=True):
     """A write as it was decided. ``attempts`` are those that count, in the order of their tasks,
-    as ``record.stage_id`` writes them; ``topics`` what is not known to be published."""
+    as ``record.stage_id`` writes them; ``topics`` what is not known to be published. ``mark`` is
+    that of what its principal has staged; None: it was decided for nobody in particular."""
 
     version: int
     write: NonNegative
     attempts: str
     topics: Mapping[str, TopicRecords] = {}
+    mark: int | None = None
 
 
 class WriterState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,7 +82,8 @@ class WriterState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ``last`` is None as long as nothing was decided. ``once``: there will be no other write.
     ``old_us``: when it was first found to be old enough to be forgotten. ``remembered`` says what
     the last versions hold, in their order; it is empty where a release decided that did not say so.
-    ``inputs`` are those of the last."""
+    ``inputs`` are those of the last. ``owner`` is the principal that was the first to decide or
+    abort a write as this writer; empty where nobody has asked who does."""
 
     last: DecidedWrite | None = None
     run: str = ""
@@ -90,6 +94,7 @@ class WriterState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     old_us: int | None = None
     remembered: tuple[RememberedVersion, ...] = ()
     inputs: str = ""
+    owner: str = ""
 
     @property
     def unpublished(self) -> bool:
@@ -101,7 +106,8 @@ class Proposal:
     """``settled`` is the write that its writer knows to be published everywhere. ``content``, told
     as ``inputs``, is what a repetition is known by; None where the writer knows its own.
     ``repetition_dropped``: a version that was committed before is not compared. ``promises`` are
-    those of the brokers that have prepared it, by broker id."""
+    those of the brokers that have prepared it, by broker id. ``owner`` is the principal that
+    proposes it, empty where nobody asks; ``for_others``: it may act for writers of others."""
 
     decision: DecidedWrite
     run: str = ""
@@ -111,6 +117,8 @@ class Proposal:
     inputs: str = ""
     repetition_dropped: bool = False
     promises: Mapping[int, str] = field(default_factory=dict)
+    owner: str = ""
+    for_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +204,9 @@ def check_proposal(proposal: Proposal) -> None:
 
 
 def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
-    """The outcome of a proposal. Raises WriteFencedError and WriteMismatchError."""
+    """The outcome of a proposal. Raises WriteFencedError, WriteMismatchError and
+    NotAuthorizedError."""
+    _require_owner(now, proposal)
     wanted, last = proposal.decision, now.last
     if last is not None and last.write == wanted.write:
         _require_part_of(last, wanted)
@@ -229,8 +239,18 @@ def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
             now, last=wanted, run=proposal.run, ended_runs=ended, once=proposal.once,
             changed_us=now_us, old_us=None, inputs=proposal.inputs,
             remembered=remember(now.remembered, wanted.version, proposal.content),
+            owner=now.owner or proposal.owner,
         )
     )  # fmt: skip
+
+
+def _require_owner(now: WriterState, proposal: Proposal) -> None:
+    if now.owner and proposal.owner not in ("", now.owner) and not proposal.for_others:
+        raise NotAuthorizedError(
+            f"The writer belongs to {now.owner}, which was the first to write as it, and not to "
+            f"{proposal.owner}. Write under another name, or have an administrator allow "
+            f"{proposal.owner} to alter the writer (logbus acls add)."
+        )
 
 
 def _require_part_of(last: DecidedWrite, wanted: DecidedWrite) -> None:
@@ -252,7 +272,9 @@ def _require_part_of(last: DecidedWrite, wanted: DecidedWrite) -> None:
 
 
 def abort(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
-    """Let the proposed write never be decided; ``standing`` is that decision, if it is."""
+    """Let the proposed write never be decided; ``standing`` is that decision, if it is. Raises
+    NotAuthorizedError."""
+    _require_owner(now, proposal)
     write = proposal.decision.write
     if now.last is not None and now.last.write == write:
         return Outcome(standing=now.last)
@@ -260,7 +282,10 @@ def abort(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
         return Outcome()
     aborted = (*now.aborted, write)[-MAX_ABORTED:]
     once = proposal.once and now.last is None
-    return Outcome(replace(now, aborted=aborted, once=once, changed_us=now_us, old_us=None))
+    owner = now.owner or ("" if proposal.for_others else proposal.owner)
+    return Outcome(
+        replace(now, aborted=aborted, once=once, changed_us=now_us, old_us=None, owner=owner)
+    )
 
 
 class Age(enum.Enum):

@@ -164,6 +164,7 @@ class ProducerStateManager:
             if header.producer_id == fmt.NO_PRODUCER:
                 continue
             self._check_fields(header)
+            self._check_is_free(header)
             offset = self._check(header, pending)
             if offset is None:
                 pending[header.producer_id] = (header.producer_epoch, header.last_sequence + 1)
@@ -278,6 +279,16 @@ class ProducerStateManager:
             raise InvalidRequestError(
                 f"{self._batch(header)} cannot be: id, epoch and sequences of an idempotent "
                 f"producer are numbers from 0, and sequences end at {fmt.MAX_SEQUENCE}."
+            )
+
+    def _check_is_free(self, header: RecordBatchHeader) -> None:
+        """Refuse what looks as if it was published: then the write's own records would be taken for
+        there already, and be lost."""
+        if write_of(header.producer_id) in self._protected:
+            raise InvalidRequestError(
+                f"{self._batch(header)} has an id of the atomic write "
+                f"{write_of(header.producer_id)}, which is under way and appends by itself; take "
+                "another id."
             )
 
     def _check(self, header: RecordBatchHeader, pending: dict[int, tuple[int, int]]) -> int | None:

@@ -12,12 +12,17 @@ replicas too, to which a leader tells its high watermark.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from spark_logbus.errors import LogbusError, NotLeaderError, StagedDataLostError
+from spark_logbus.errors import (
+    LogbusError,
+    NotAuthorizedError,
+    NotLeaderError,
+    StagedDataLostError,
+)
 from spark_logbus.log.disk.filesystem import storage_error, storage_errors
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.segment.lookup import DamageFoundError
@@ -48,7 +53,8 @@ class PartitionPublishing:
         self._publishing = threading.Lock()
 
     def check(self, share: DecidedShare, promise: int, *, leader_epoch: int) -> None:
-        """Raise StagedDataLostError unless all of the share is on disk here, staged or published.
+        """Raise StagedDataLostError unless all of the share is on disk here, staged or published,
+        NotAuthorizedError for what another principal has staged.
 
         It is kept from expiring for another while, and after that until the broker has let the
         ``promise`` with that number go.
@@ -56,6 +62,12 @@ class PartitionPublishing:
         admit = partial(self._writer.fence.check, leader_epoch)
         admit()
         file = self._file_of(share)
+        if share.owned is not None and not self._is_theirs(share):
+            raise NotAuthorizedError(
+                f"What the write {share.write} has staged for {self._writer.topic_partition} "
+                "belongs to another principal, or is of another writer; who has begun it commits "
+                "it."
+            )
         if file is not None:  # before it is looked at: what is dropped later was promised to nobody
             now_us = self._writer.time.stamp_us()
             file.promise(share.write, promise, writer=share.writer, now_us=now_us, admit=admit)
@@ -91,8 +103,18 @@ class PartitionPublishing:
     def _file_of(self, share: DecidedShare) -> StagedFile | None:
         """Returns what the writer of the share has staged; nothing of another writer that took the
         same number, by chance or on purpose."""
-        file = self._staging.file_of(share.write)
-        return file if file is not None and file.is_by(share.writer) else None
+        return self._staging.file_of(share.write) if self._is_theirs(share) else None
+
+    def _is_theirs(self, share: DecidedShare) -> bool:
+        return self._staging.is_by(share.write, share.writer, share.owned)
+
+    def _is_free_for(self, share: DecidedShare) -> bool:
+        """False if another principal has had a write with the same number decided, or has staged
+        one: whoever knows the number may decide one, too, and spoils nothing."""
+        known = self._staging.decided.get(share.write)
+        if known is not None:
+            return not known.is_of_another(share)
+        return share.owned is None or self._is_theirs(share)
 
     @staticmethod
     def _staged(share: DecidedShare, file: StagedFile) -> list[int]:
@@ -102,6 +124,8 @@ class PartitionPublishing:
     def expect(self, share: DecidedShare) -> None:
         """Remember how much of a decided write the log has, and show consumers all or nothing of
         it. For a log that is about to be served. Raises StorageError."""
+        if not self._is_free_for(share):
+            return
         self._staging.decided[share.write] = share
 
         def found(producers: ProducerStateManager, _: int) -> tuple[int, int | None] | None:
@@ -123,8 +147,9 @@ class PartitionPublishing:
     def remember(self, share: DecidedShare) -> None:
         """Forget no attempt of a write that is decided, and published by the leader that the log
         follows. Whoever leads next has to know how much of it the log has."""
-        self._staging.decided[share.write] = share
-        self._writer.between_appends(lambda producers, _: producers.protect(share.write))
+        if self._is_free_for(share):
+            self._staging.decided[share.write] = share
+            self._writer.between_appends(lambda producers, _: producers.protect(share.write))
 
     def publish(self, share: DecidedShare, *, leader_epoch: int) -> Published:
         """Append what of the share is not in the log yet; the end to flush, and to replicate to,
@@ -134,6 +159,11 @@ class PartitionPublishing:
         """
         with self._publishing:
             self._writer.fence.check(leader_epoch)
+            if not self._is_free_for(share):
+                raise StagedDataLostError(
+                    f"What has the number {share.write} in {self._writer.topic_partition} belongs "
+                    "to another principal: nothing of this write is there. Write it again."
+                )
             self._staging.decided[share.write] = share
             self._writer.between_appends(lambda producers, _: producers.protect(share.write))
             try:
@@ -181,9 +211,11 @@ class PartitionPublishing:
         Raises NotLeaderError if the log was truncated since, and lacks some of it.
         """
         share = self._staging.decided.get(write)
-        if share is not None:
-            self._require_all(share)
-        self._staging.discard_of(write, "" if share is None else share.writer)
+        if share is None:
+            self._staging.discard(write)
+            return
+        self._require_all(share)
+        self._staging.discard_of(share)
 
     def _require_all(self, share: DecidedShare) -> None:
         appended = self._writer.between_appends(
@@ -201,24 +233,31 @@ class PartitionPublishing:
         """Lock that keeps publishing out, so that no chunk goes on from one that was cut off."""
         return self._publishing
 
-    def forget(self, writes: Collection[int]) -> None:
-        """Forget writes that are published everywhere, in a log that follows."""
-        for write in writes:
-            share = self._staging.decided.pop(write, None)
-            if share is not None:
-                self._release(share)
+    def forget(self, settled: Mapping[int, DecidedShare]) -> None:
+        """Forget writes that are published everywhere, in a log that follows. ``settled`` has a
+        share of each, in any partition."""
+        for share in settled.values():
+            self._take_out(share)
 
-    def settle(self, writes: Collection[int]) -> None:
+    def settle(self, settled: Mapping[int, DecidedShare]) -> None:
         """Forget writes that are published everywhere, so that nobody publishes them again, with
         what attempts that did not count have staged. Or those that are given up here, for they
-        are lost: then consumers see what there is."""
-        for write in writes:
-            share = self._staging.decided.pop(write, None)
-            if share is not None:
-                self._release(share)
+        are lost: then consumers see what there is. ``settled`` has a share of each, in any
+        partition."""
+        for write, share in settled.items():
+            if self._take_out(share):
                 self._state.uncap_high_watermark(write)
                 self._writer.notify()
-            self._staging.discard_of(write, "" if share is None else share.writer)
+            self._staging.discard_of(share)
+
+    def _take_out(self, settled: DecidedShare) -> bool:
+        """Forgets the part that a write has here; False if it has none."""
+        share = self._staging.decided.get(settled.write)
+        if share is None or share.is_of_another(settled):
+            return False
+        del self._staging.decided[settled.write]
+        self._release(share)
+        return True
 
     @property
     def hidden_from(self) -> int | None:

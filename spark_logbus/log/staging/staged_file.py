@@ -2,10 +2,10 @@
 
 It holds record batches as a segment does, but they have no offsets yet: their base offset is 0.
 So a copy of one that a crash leaves half-stamped at the end of a log never looks like a record
-batch of that log. In the place of the leader epoch stands a mark of the writer (see
-``writer_runs``), if the client says whose write it is. They lie in the order in which they came,
-those of concurrent tasks mixed; each says by its producer id which attempt of a task staged it (see
-``record.stage_id``).
+batch of that log. In the place of the leader epoch stands a mark of the writer, if the client says
+whose write it is, and of its principal, if that is known (see ``writer_runs``). They lie in the
+order in which they came, those of concurrent tasks mixed; each says by its producer id which
+attempt of a task staged it (see ``record.stage_id``).
 
 Appends are flushed by group commit, as a log's. A recovery keeps what is whole, and puts it on
 disk. When the write is over, the file serves the next one, which writes over it from the start:
@@ -187,10 +187,13 @@ class StagedFile(FlushedFile):
                 for share in self.shares.values():
                     share.staged_at_us = max(share.staged_at_us, now_us)
 
-    def is_by(self, writer: str) -> bool:
+    def is_by(self, writer: str, owned: int | None = None) -> bool:
         """False if somebody else than the writer has staged what is here. Clients of earlier
-        releases do not say who has, or who decides."""
-        return not writer or self.mark is None or self.mark == writer_mark(writer)
+        releases do not say who has, or who decides. With the mark ``owned``, what belongs to nobody
+        is the writer's too: it was staged when brokers asked nobody who they are."""
+        if self.mark is None or self.mark == owned:
+            return True
+        return self.mark == writer_mark(writer) if writer or owned is not None else True
 
     def is_promised(self, since: int | None) -> bool:
         """True if it was prepared under that promise or a later one; None: under any."""

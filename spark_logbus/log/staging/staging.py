@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from spark_logbus.errors import (
     InvalidRequestError,
     LimitExceededError,
+    NotAuthorizedError,
     WriteFencedError,
 )
 from spark_logbus.log.disk import names
@@ -27,7 +28,7 @@ from spark_logbus.log.staging.staged_file import StagedFile, create_staged_file,
 from spark_logbus.log.validate import ValidatedBatch, validate_append
 from spark_logbus.log.view import LogSlice
 from spark_logbus.log.writer import LogWriter
-from spark_logbus.log.writer_runs import StagedBy, writer_mark
+from spark_logbus.log.writer_runs import StagedBy
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import RecordBatchHeader, split
 from spark_logbus.record.stage_id import StageIds, write_of
@@ -103,10 +104,15 @@ class DecidedShare:
     attempts: StageIds
     records: int
     writer: str = ""
+    owned: int | None = None  # as of ``StagedBy``
 
     @property
     def write(self) -> int:
         return self.attempts.write
+
+    def is_of_another(self, other: DecidedShare) -> bool:
+        """True if it belongs to another principal: then both came to the same number."""
+        return None not in (self.owned, other.owned) and self.owned != other.owned
 
 
 class PartitionStaging:
@@ -146,7 +152,8 @@ class PartitionStaging:
         They are of one attempt of one task, and checked as those of an append are. What the
         attempt has staged before is not staged again. Raises what ``append_as_leader`` raises, and
         WriteFencedError when the write has ended, or a later run of the writer ``by`` which it is
-        staged has begun, LimitExceededError when too many writes have staged something.
+        staged has begun, LimitExceededError when too many writes have staged something,
+        NotAuthorizedError for a write that another principal has begun.
         """
         config, topic_partition = self._writer.config, self._writer.topic_partition
         batches = validate_append(
@@ -183,18 +190,25 @@ class PartitionStaging:
 
     def _file_for(self, write: int, by: StagedBy = NOBODY) -> StagedFile:
         with self._changing:
-            if write in self._environment.closed_writes:
+            if self._environment.closed_writes.is_closed(write, by.mark):
                 raise WriteFencedError(
                     f"The write {write} is over: it was committed without this attempt of a task, "
                     "or aborted, or a later run of its writer has begun. Nothing is staged for it "
                     "any more."
                 )
-            file = self._files.get(write)
+            file, decided = self._files.get(write), self.decided.get(write)
+            theirs = file is None or file.is_by(by.writer, by.owned)
+            theirs = theirs and (decided is None or decided.owned in (None, by.owned))
+            if by.owned is not None and not theirs:
+                raise NotAuthorizedError(
+                    f"The write {write} for {self._writer.topic_partition} was begun by another "
+                    "principal, to which it belongs, or by another writer; take another number."
+                )
             if file is None:
-                mark = writer_mark(by.writer)
+                mark = by.mark
                 # A writer that has no runs begins one with each write.
                 run = 0
-                if mark is not None:
+                if mark is not None and by.writer:
                     run = self._environment.writer_runs.order(mark, by.run or str(write))
                 before = self._before(write, mark, run, by)
                 file = self._free.pop() if self._free else self._create()
@@ -210,7 +224,7 @@ class PartitionStaging:
         that was succeeded, LimitExceededError for one more than a writer, or all, may have."""
         where = self._writer.topic_partition
         theirs: list[StagedFile] = []
-        if mark is not None:
+        if mark is not None and by.writer:
             theirs = [file for file in self._files.values() if file.mark == mark]
         if any(file.run > run for file in theirs):
             raise WriteFencedError(
@@ -401,6 +415,11 @@ class PartitionStaging:
         file = self._files.get(write)
         return file is not None and file.is_promised(promise)
 
+    def is_by(self, write: int, writer: str, owned: int | None) -> bool:
+        """False if somebody else than the writer has staged what the write has here."""
+        file = self._files.get(write)
+        return file is None or file.is_by(writer, owned)
+
     def writer_of(self, write: int) -> str:
         """Writer whose write has staged something here; empty where that is not known."""
         file = self._files.get(write)
@@ -430,9 +449,9 @@ class PartitionStaging:
                 self._remove(file)
             return True
 
-    def discard_of(self, write: int, writer: str) -> None:
-        """Drop what the write has staged here, if it is of that writer."""
-        self.discard(write, lambda file: file.is_by(writer))
+    def discard_of(self, share: DecidedShare) -> None:
+        """Drop what the write of the share has staged here, if it is of the same writer."""
+        self.discard(share.write, lambda file: file.is_by(share.writer, share.owned))
 
     def discard_undecided(self, write: int, promise: int | None, *, leader_epoch: int) -> None:
         """Drop what the write has staged here, unless it was prepared under the ``promise`` or a
@@ -503,10 +522,10 @@ class PartitionStaging:
         for write, file in list(self._files.items()):
             if write in self.decided or keep(write, file.writer):
                 continue
-            size_bytes, superseded = file.size_bytes, file.superseded
+            size_bytes, superseded, mark = file.size_bytes, file.superseded, file.mark
             if self.discard(write, is_over):
                 if superseded:
-                    self._environment.closed_writes.add(write)
+                    self._environment.closed_writes.add(write, mark)
                 logger.warning(
                     "%d bytes that a write staged for %s and never committed are dropped%s.",
                     size_bytes, self._writer.topic_partition,

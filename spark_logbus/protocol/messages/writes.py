@@ -106,14 +106,23 @@ class ShareResponse(Message):
     promise: str = ""
 
 
+_of_topics = of_partitions(Operation.WRITE)
+
+
+def _of_writer(request: PrepareRequest | PublishRequest) -> Iterable[Need]:
+    yield from _of_topics(request)
+    if request.writer:
+        yield Operation.WRITE, Resource.WRITER, request.writer
+
+
 declare(
     Api.PREPARE, PrepareRequest, ShareResponse,
-    needs=of_partitions(Operation.WRITE),
+    needs=_of_writer,
     entries=lambda request: request.partitions,
 )  # fmt: skip
 declare(
     Api.PUBLISH, PublishRequest, ShareResponse,
-    needs=of_partitions(Operation.WRITE),
+    needs=_of_writer,
     entries=lambda request: request.partitions,
 )  # fmt: skip
 
@@ -197,10 +206,12 @@ declare(
 
 class DiscardRequest(Message):
     """Drop all that the write has staged on this broker, for it is aborted; or what one attempt
-    of a task has, for it failed."""
+    of a task has, for it failed. ``writer`` as in the decision: a broker that asks who somebody is
+    drops nothing that others have begun."""
 
     write: int
     attempt: int | None = None
+    writer: str = ""
 
 
 class DiscardResponse(Message):
@@ -209,5 +220,5 @@ class DiscardResponse(Message):
 
 declare(
     Api.DISCARD, DiscardRequest, DiscardResponse,
-    needs=nothing,  # whose write it is decides
+    needs=nothing,  # whose write it is decides, and for which topics it has staged something
 )  # fmt: skip

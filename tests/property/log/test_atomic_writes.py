@@ -232,7 +232,8 @@ class AtomicWrites(RuleBasedStateMachine):
     def settle(self) -> None:
         for partition in PARTITIONS:
             log = self.log(partition)
-            log.publishing.settle(set(log.staging.decided) - self.pending())
+            known, pending = dict(log.staging.decided), self.pending()
+            log.publishing.settle({write: known[write] for write in {*known} - pending})
 
     def pending(self) -> set[int]:
         last = self.node.last

@@ -73,17 +73,16 @@ def test_api_numbers_never_change() -> None:
 
 def test_every_api_needs_a_right() -> None:
     topic, cluster = (Resource.TOPIC, "orders"), (Resource.CLUSTER, "*")
+    writer = (Resource.WRITER, "etl")
     assert {api: _needs(declared) for api, declared in APIS.items()} == {
         **dict.fromkeys((Api.HANDSHAKE, Api.ISSUE_TOKEN), ()),
         # Handlers look at each part of these by themselves.
         **dict.fromkeys((Api.METADATA, Api.DISCARD), ()),
+        **dict.fromkeys((Api.APPEND, Api.STAGE), ((Operation.WRITE, *topic),)),
         **dict.fromkeys(
-            (Api.APPEND, Api.STAGE, Api.PREPARE, Api.PUBLISH), ((Operation.WRITE, *topic),)
+            (Api.PREPARE, Api.PUBLISH), ((Operation.WRITE, *topic), (Operation.WRITE, *writer))
         ),
-        Api.DECIDE: (
-            (Operation.WRITE, Resource.WRITER, "etl"),
-            (Operation.WRITE, *topic),
-        ),
+        Api.DECIDE: ((Operation.WRITE, *writer), (Operation.WRITE, *topic)),
         Api.FETCH: ((Operation.READ, *topic),),
         **dict.fromkeys((Api.LIST_OFFSETS, Api.SPLIT_RANGE), ((Operation.DESCRIBE, *topic),)),
         Api.CREATE_TOPIC: ((Operation.CREATE, *topic),),

@@ -36,5 +36,7 @@ def test_the_checkpoint_is_found_by_the_setting_for_all_queries(
     }
     context = SimpleNamespace(getLocalProperty=properties.get)
     monkeypatch.setattr(commit, "TaskContext", SimpleNamespace(get=lambda: context))
-    write = commit.micro_batch_write()
+    write = commit.micro_batch_write("secret")
     assert (write.identity.version, write.checkpoint) == (7, checkpoint)
+    assert commit.micro_batch_write("secret") == write, "in all tasks"
+    assert commit.micro_batch_write("another").number != write.number, "who knows the query does"

@@ -10,6 +10,7 @@ from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.schema_ids import KnownSchemaIds, SchemaUse
+from spark_logbus.broker.security.owners import WriteOwners
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -70,6 +71,7 @@ def append(
         in_sync=logs.in_sync,
         clock=logs.clock,
         max_wait_ms=10_000,
+        owners=WriteOwners(),
         metrics=RequestMetrics(logs.clock),
     )
     payload = memoryview(bytearray(b"".join(data for _, data in parts)))

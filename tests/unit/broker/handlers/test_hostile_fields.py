@@ -138,7 +138,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
         b"",
     ),
     Api.PUBLISH: (PublishRequest(WRITE, "0", SHARES, "writer"), b""),
-    Api.DISCARD: (DiscardRequest(WRITE, 1), b""),
+    Api.DISCARD: (DiscardRequest(WRITE, 1, "writer"), b""),
     Api.ELECT: (ElectRequest("t", [0, 1], TOPIC_ID), b""),
     Api.ELECT_UNCLEAN: (UncleanElectRequest("t", [0, 1], TOPIC_ID, [EPOCH, EPOCH]), b""),
     Api.MOVE: (

@@ -20,6 +20,7 @@ from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.replica.follower_reads import FollowerReads
 from spark_logbus.broker.replica.holds import Holds
 from spark_logbus.broker.replica.watermark import HighWatermarks
+from spark_logbus.broker.security.owners import WriteOwners
 from spark_logbus.errors import (
     LogbusError,
     NotEnoughReplicasError,
@@ -74,6 +75,7 @@ class Asked:
             in_sync=in_sync,
             clock=logs.clock,
             max_wait_ms=10_000,
+            owners=WriteOwners(),
             metrics=metrics,
         )
         self.fetches = FetchHandler(
