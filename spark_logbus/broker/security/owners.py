@@ -19,8 +19,8 @@ from spark_logbus.security.acls import Operation, Resource
 
 
 class Caller:
-    """Whoever sends a request about an atomic write. Without ``security`` that is nobody in
-    particular, who may do everything."""
+    """Sender of a request about an atomic write. Without ``security`` that is nobody in particular,
+    who may do everything."""
 
     def __init__(self, connection: Connection, security: Security | None) -> None:
         self._connection = connection
