@@ -91,6 +91,12 @@ class Guarded:
     def stop(self, broker_id: int) -> None:
         self.running.pop(broker_id)[1].close()
 
+    def restart(self, broker_id: int) -> None:
+        self.stop(broker_id)
+        self.start(broker_id)
+        self._clusters.clear()  # it may have got another port
+        wait_until(lambda: self.running[broker_id][0]._replica_manager.find(T0))
+
     def stop_all(self) -> None:
         for each in [*self.running]:
             self.stop(each)
@@ -374,8 +380,7 @@ def test_whoever_leads_next_knows_whose_a_write_is(guarded: Guarded) -> None:
 def test_what_is_decided_is_published_after_a_restart(one: Guarded) -> None:
     write = number()
     decided(one, write, stage(one.cluster("anna"), write, 0, b"hers"))
-    one.stop(1)
-    one.start(1)
+    one.restart(1)
     wait_until(lambda: one.values() == [b"hers"])
 
 
@@ -391,8 +396,7 @@ def test_what_was_begun_before_brokers_asked_belongs_to_nobody(guarded: Guarded)
     second = WriteIdentity(writer=HERS.writer, version=2)
     task = stage(nobody, staged_before, 0, b"second", by=second)
     stage(nobody, discarded, 0, b"dropped")
-    guarded.stop(1)
-    guarded.start(1)
+    guarded.restart(1)
     anna = AtomicWrites(guarded.cluster("anna"))
     assert isinstance(discard(guarded, "anna", discarded), DiscardResponse)
     assert anna.commit(second, staged_before, [task]).committed
