@@ -75,13 +75,18 @@ class Securing:
         return f"export {NAME_VARIABLE}={name}{others}"
 
     def cluster(self, data: Path, count: int, zookeeper_port: int) -> EmbeddedCluster:
-        """Returns the cluster, to be started. Raises ConfigError for another port of ZooKeeper than
-        the profiles have."""
+        """Returns the cluster, to be started, and remembers that it is secured. Raises ConfigError
+        for another port of ZooKeeper than the profiles have."""
         if zookeeper_port not in (0, self._port):
             raise ConfigError(
                 f"--zookeeper-port is {zookeeper_port}, and the profiles in "
                 f"{self._directory.path} say {self._port}; leave it out."
             )
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            (data / _REMEMBERED).write_text(f"{self._directory.path}\n", "utf-8")
+        except OSError as error:
+            raise ConfigError(f"Cannot write into {data}: {error.strerror}.") from error
         return EmbeddedCluster(
             data,
             brokers=count,
@@ -122,15 +127,17 @@ class Securing:
             ],
         )  # fmt: skip
 
-    def add_user(self, data: Path) -> None:
-        """Makes the first user, if there is none of that name, and remembers that the cluster in
-        ``data`` is secured."""
+    def finish(self) -> None:
+        """Makes the first user, if there is none of that name, and keeps others from nodes that
+        they may use from before the cluster was secured."""
         from spark_logbus.coordination.security.users import UserRegistry
         from spark_logbus.zookeeper import Session
+        from spark_logbus.zookeeper.guarding import Guarding, open_nodes
 
         with Session(f"{PREFIX}{BROKERS_PROFILE}", client_name="logbus-up") as session:
             users, user = UserRegistry(session), self._directory.user
             if user not in users.names():
                 password = self._directory.password_file.read_text("utf-8").rstrip("\n")
                 users.add(user, password, now_us=SystemClock().now_us())
-        (data / _REMEMBERED).write_text(f"{self._directory.path}\n", "utf-8")
+            if open_nodes(session):
+                Guarding(session).apply()

@@ -94,7 +94,7 @@ def up(
             if secured is None:
                 registry = RegistryProcess(data, zookeeper=cluster.zookeeper, port=registry_port)
             else:
-                secured.add_user(data)
+                secured.finish()
                 registry = secured.registry(data, registry_port)
             try:
                 registry.start()

@@ -87,3 +87,18 @@ def test_two_commands_secure_a_cluster(shell: Shell) -> None:
         assert "events" in shell.run(*as_admin, "topics", "list")
     shell.run("security", "init", "other", "--zookeeper", "127.0.0.1:2999/logbus")
     assert "is secured by" in shell.run("up", "--security", "other", code=1)
+
+
+@pytest.mark.long
+def test_a_cluster_with_data_is_secured(shell: Shell) -> None:
+    with shell.up() as shown:
+        address = next(word for word in shown.split() if word.endswith("/logbus"))
+        shell.run("topics", "create", "kept", "-z", address)
+        shell.run("produce", "kept", "-z", address, given="a\n")
+    shell.run("security", "init", "secured")
+    with shell.up("--security", "secured"):
+        assert "a" in shell.run("--profile", "secured", "consume", "kept", "-n", "1").split()
+        profiles = (shell.directory / "secured" / "profiles.toml").read_text()
+        zookeeper = profiles.split('zookeeper = "')[1].split('"')[0]
+        assert "kept" not in shell.run("topics", "list", "-z", zookeeper, code=1)
+        assert "does not let a session" in shell.run("groups", "list", "-z", zookeeper, code=1)
