@@ -153,7 +153,9 @@ class WatchedRefresh:
             if self._scheduled:
                 return
             self._scheduled = True
-        self._session.worker.submit(self._run, delay_ms=_RETRY_DELAY_MS)
+        # What ZooKeeper does not let this session read is not asked for each second.
+        delay_ms = _RETRY_DELAY_MS if failure.retriable else _UNWATCHED_DELAY_MS
+        self._session.worker.submit(self._run, delay_ms=delay_ms)
 
 
 class ChildrenView(Generic[T]):

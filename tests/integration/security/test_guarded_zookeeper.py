@@ -354,6 +354,23 @@ def test_strangers_who_go_on_making_nodes_are_shut_out(
     assert tree.not_ours() == []
 
 
+def test_a_cluster_gets_another_password_by_way_of_an_open_one(
+    zookeeper: EmbeddedZooKeeper, tree: Tree, profiles: Profiles
+) -> None:
+    plain = connect_string(zookeeper, tree)
+    later = profiles.add("later", plain, password="another one")
+    with Session(profiles.add("before", plain), client_name="before") as before:
+        UserRegistry(before).add("anna", "anna's password", now_us=1)
+        with pytest.raises(ZooKeeperAccessError):
+            Session(later, client_name="test").start()
+        assert Guarding(before, opened=True).apply().others == 0
+        with Session(later, client_name="later") as after:
+            assert UserRegistry(after).names() == ["anna"]
+            assert Guarding(after).apply().others == 0
+        with pytest.raises(ZooKeeperAccessError):
+            Nodes(before).ensure("/brokers")
+
+
 def test_zookeepers_own_root_is_guarded_but_for_what_is_zookeepers(
     tmp_path: Path, profiles: Profiles
 ) -> None:
