@@ -61,7 +61,7 @@ def test_a_broker_has_the_listeners_that_it_is_told(
 
 
 def test_metadata_leads_nobody_who_encrypts_to_a_plain_port(tmp_path: Path, chroot: str) -> None:
-    """Of two brokers one has no port for TLS: what it leads is sent to nobody."""
+    """A broker of two has no port for TLS: what it leads is sent to nobody."""
     authority = Authority(tmp_path / "ca")
     files = authority.files("broker", "127.0.0.1")
     tls = TlsConfig(certificate=files.certificate, key=files.key, port=0)
