@@ -122,7 +122,7 @@ DESCRIBED_ONCE = {
 OTHER_RIGHTS = {
     Api.HANDSHAKE: "none",
     Api.METADATA: "none; it leaves out topics for which there is no `describe`",
-    Api.DISCARD: "to have begun the write",
+    Api.DISCARD: "`write` topic T, and to have begun the write",
     Api.ISSUE_TOKEN: "none; a token is good for no more than its owner may do",
 }
 GENERATED = parts_called(r"[\w-]+")

@@ -23,7 +23,7 @@ from spark_logbus.coordination.writes.decisions import (
     decide,
     published,
 )
-from spark_logbus.errors import InvalidRequestError, WriteFencedError
+from spark_logbus.errors import InvalidRequestError, NotAuthorizedError, WriteFencedError
 
 
 def proposal(version: int, write: int, run: str = "a", *, settled: int | None = None) -> Proposal:
@@ -194,3 +194,42 @@ def test_a_writer_that_writes_again_is_not_old() -> None:
     for outcome in (decide(old, proposal(2, 11), now_us=6), abort(old, proposal(2, 11), now_us=6)):
         assert outcome.state is not None
         assert (outcome.state.changed_us, outcome.state.old_us) == (6, None)
+
+
+def by(owner: str, version: int, write: int, *, for_others: bool = False) -> Proposal:
+    return replace(proposal(version, write), owner=owner, for_others=for_others)
+
+
+def test_a_writer_belongs_to_the_first_that_decides_or_aborts() -> None:
+    decided, aborted = after(by("a", 1, 10)), abort(NOTHING, by("a", 1, 10), now_us=1).state
+    assert aborted is not None
+    for state in (decided, aborted):
+        assert state.owner == "a"
+        for change in (decide, abort):
+            for write in (10, 11):  # hers, and one of their own
+                with pytest.raises(NotAuthorizedError, match=r"belongs to a, .* and not to b"):
+                    change(state, by("b", 2, write), now_us=1)
+            assert change(state, by("", 2, 11), now_us=1).state is not None, "nobody was asked"
+        new = decide(state, by("b", 2, 11, for_others=True), now_us=1).state
+        assert new is not None
+        assert new.owner == "a"
+
+
+def test_who_cleans_up_for_others_owns_nothing() -> None:
+    state = abort(NOTHING, by("admin", 1, 10, for_others=True), now_us=1).state
+    assert state is not None
+    assert state.owner == ""
+    assert after(by("a", 1, 11), state=state).owner == "a"
+
+
+def test_nodes_of_writers_without_owners_are_as_before() -> None:
+    data = (
+        b'{"last":{"version":1,"write":10,"attempts":"0-1"},"run":"a","changed_us":1,'
+        b'"remembered":[]}'
+    )
+    state = msgspec.json.decode(data, type=WriterState)
+    assert (state.owner, state.last and state.last.mark) == ("", None)
+    assert after(by("a", 2, 11), state=state).owner == "a"
+    unowned = msgspec.json.encode(after(proposal(1, 10)))
+    assert b"owner" not in unowned
+    assert b"mark" not in unowned

@@ -9,6 +9,7 @@ import pytest
 from spark_logbus.errors import (
     InvalidRequestError,
     LimitExceededError,
+    NotAuthorizedError,
     NotLeaderError,
     OutOfOrderSequenceError,
     StagedDataLostError,
@@ -19,7 +20,7 @@ from spark_logbus.log import LogConfig, StagedBy
 from spark_logbus.log.closed_writes import ClosedWrites
 from spark_logbus.log.staged_batches import StagedBatches
 from spark_logbus.log.staging.staging import MAX_WRITES, MAX_WRITES_OF_A_WRITER
-from spark_logbus.log.writer_runs import WriterRuns, writer_mark
+from spark_logbus.log.writer_runs import WriterRuns, owned_mark, writer_mark
 from spark_logbus.record import HEADER_SIZE, stamp, stamp_producer
 from spark_logbus.record.stage_id import write_of
 from tests.builders.producers import batch
@@ -675,3 +676,65 @@ def test_a_staged_file_that_ends_early_shows_nothing(tmp_path: Path, kept: float
         publish(log, share(1800, 1))
     log.flush()
     assert log.ends().log_end_offset == log.ends().high_watermark == 0
+
+
+def test_marks_of_owners_stand_for_principal_and_writer_and_are_kept_secret() -> None:
+    marks = {
+        owned_mark(writer, owner, secret)
+        for writer in ("", "query:1", "query:2")
+        for owner in ("user:a", "user:b")
+        for secret in (b"one", b"two")
+    }
+    assert len(marks) == 12
+    assert all(-(1 << 31) <= mark < 0 for mark in marks)
+    assert StagedBy("query:1").mark == writer_mark("query:1") == -1955543757
+    assert StagedBy("query:1", owned=-5).mark == -5
+
+
+def test_what_is_staged_for_an_owner_is_theirs_after_a_restart(broker: Broker) -> None:
+    hers, his = StagedBy("query", "run", -5), StagedBy("query", "run", -6)
+    stage(broker.log(), attempt(1), 3, by=hers)
+    broker.restart()
+    log = broker.log()
+    with pytest.raises(NotAuthorizedError, match="begun by another principal"):
+        stage(log, attempt(1), 1, start=3, by=his)
+    her_share = replace(share(3, 1), writer="query", owned=-5)
+    his_share = replace(her_share, owned=-6)
+    with pytest.raises(NotAuthorizedError, match="belongs to another principal"):
+        log.publishing.check(his_share, 1, leader_epoch=1)
+    with pytest.raises(StagedDataLostError, match="belongs to another principal"):
+        log.publishing.publish(his_share, leader_epoch=1)
+    log.publishing.settle({WRITE: his_share})
+    log.publishing.check(her_share, 1, leader_epoch=1)
+    publish(log, her_share)
+    assert producers_in(log) == [(1, 0)]
+    with pytest.raises(NotAuthorizedError):  # also when the file is gone
+        stage(log, attempt(2), 1, by=his)
+    log.publishing.settle({WRITE: his_share})
+    assert WRITE in log.staging.decided, "what is his is over, and hers is not"
+    log.publishing.settle({WRITE: her_share})
+    assert not log.staging.decided
+
+
+def test_what_was_staged_for_nobody_is_settled_by_a_principal(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 3, by=StagedBy("query", "run"))
+    stage(log, attempt(1), 1, start=3, by=StagedBy("query", "run", -5))
+    with pytest.raises(NotAuthorizedError):
+        stage(log, attempt(2), 1, by=StagedBy("another", "run", -6))
+    publish(log, replace(share(4, 1), writer="query", owned=-5))
+    assert producers_in(log) == [(1, 0), (1, 3)]
+
+
+def test_nobody_appends_under_the_ids_of_a_write_that_is_under_way(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 3)
+    for each in (attempt(1), attempt(2)):
+        with pytest.raises(InvalidRequestError, match="which is under way and appends by itself"):
+            broker.append(batch(0, 3, producer=each))
+    publish(log, share(3, 1))
+    with pytest.raises(InvalidRequestError, match="is under way"):
+        broker.append(batch(3, 1, producer=attempt(1)))
+    log.publishing.settle({WRITE: share(3, 1)})
+    broker.append(batch(0, 1, producer=attempt(1)))
+    assert producers_in(log) == [(1, 0), (1, 0)]
