@@ -295,22 +295,34 @@ def _chroot(zookeeper: str) -> str:
 def add_profile(path: Path, name: str, settings: Mapping[str, Any]) -> bool:
     """Appends a profile to a file that nobody else may read, or makes that; False if it is there.
     Raises ConfigError where another one has that name."""
-    text = ""
-    if path.exists():
-        if path.stat().st_mode & 0o077:
-            raise ConfigError(f"Others may read {path}, which says how to log in: chmod 600 {path}")
-        known = load_toml(path, None)
-        if name in known:
-            if known[name] == dict(settings):
-                return False
-            raise ConfigError(
-                f"{path} has a profile {name!r} already, which is another one. Take that out, or "
-                "choose another name: --name."
-            )
-        text = _text(path).rstrip("\n") + "\n\n"
-    _make_directory(path.parent)
-    _replace(path, text + as_toml({name: settings}))
+    known = _profiles_in(path)
+    if name in known and known[name] == dict(settings):
+        return False
+    require_free(path, name)
+    before = _text(path).rstrip("\n") if path.exists() else ""
+    try:
+        _make_directory(path.parent)
+    except OSError as error:
+        raise ConfigError(f"Cannot make {path.parent}: {error.strerror}.") from error
+    _replace(path, (f"{before}\n\n" if before else "") + as_toml({name: settings}))
     return True
+
+
+def require_free(path: Path, name: str) -> None:
+    """Raises ConfigError where a profile of that name is in the file."""
+    if name in _profiles_in(path):
+        raise ConfigError(
+            f"{path} has a profile {name!r} already, which is another one. Take that out, or "
+            "choose another name."
+        )
+
+
+def _profiles_in(path: Path) -> dict[str, dict[str, Any]]:
+    if not path.exists():
+        return {}
+    if path.stat().st_mode & 0o077:
+        raise ConfigError(f"Others may read {path}, which says how to log in: chmod 600 {path}.")
+    return load_toml(path, None)
 
 
 def as_toml(tables: Tables) -> str:

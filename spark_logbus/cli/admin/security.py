@@ -45,7 +45,7 @@ def init(
     name: Annotated[
         str | None,
         typer.Option(
-            help="The profile's name; default: the directory's.",
+            help="The profile's name, of letters, digits, _ and -; default: the directory's.",
             metavar="PROFILE",
             show_default=False,
         ),
@@ -73,7 +73,13 @@ def init(
       logbus security init secured
       logbus up --security secured
     """  # fmt: skip
-    from spark_logbus.security.directory import GATEWAY_PORT, NewCluster, SecurityDirectory
+    from spark_logbus.security.directory import (
+        GATEWAY_PORT,
+        NewCluster,
+        SecurityDirectory,
+        require_free,
+    )
+    from spark_logbus.security.profiles import profiles_file
     from spark_logbus.zookeeper.connect_string import DEFAULT_PORT
 
     if renew:
@@ -83,16 +89,15 @@ def init(
         _go_on(SecurityDirectory.at(directory), directory)
         return
     _refuse_profile(zookeeper)
-    made = SecurityDirectory.make(
-        directory,
-        NewCluster(
-            profile=name or directory.absolute().name,
-            user=user,
-            zookeeper=zookeeper or f"127.0.0.1:{_free_port(DEFAULT_PORT)}/{_DEFAULT_CHROOT}",
-            gateway_port=GATEWAY_PORT if host else _free_port(GATEWAY_PORT),
-            hosts=tuple(host or ()),
-        ),
+    cluster = NewCluster(
+        profile=name or directory.absolute().name,
+        user=user,
+        zookeeper=zookeeper or f"127.0.0.1:{_free_port(DEFAULT_PORT)}/{_DEFAULT_CHROOT}",
+        gateway_port=GATEWAY_PORT if host else _free_port(GATEWAY_PORT),
+        hosts=tuple(host or ()),
     )
+    require_free(profiles_file(), cluster.profile)
+    made = SecurityDirectory.make(directory, cluster)
     _add_profile(made)
     _tell(made, directory, hosts=host or [])
 

@@ -160,9 +160,13 @@ def test_a_user_whose_file_would_be_another_one_is_refused(tmp_path: Path) -> No
 
 def test_a_profile_is_added_to_others_and_never_over_one(tmp_path: Path) -> None:
     path = tmp_path / "config" / "profiles.toml"
+    path.parent.mkdir()
+    path.write_text("# Ours.")
+    path.chmod(0o600)
     assert add_profile(path, "one", {"zookeeper": 'a"b', "tls": True})
     assert mode(path) == 0o600
     first = path.read_text()
+    assert first.startswith("# Ours.\n\n[one]\n")
     assert add_profile(path, "two", {"zookeeper": "zk:2181"})
     assert path.read_text().startswith(first)
     assert not add_profile(path, "one", {"zookeeper": 'a"b', "tls": True})

@@ -51,6 +51,32 @@ def test_a_directory_is_made_once_and_the_profile_with_it(tmp_path: Path, profil
     assert "[keys]" in profiles.read_text()
 
 
+def test_nothing_is_made_for_a_profile_that_is_there(tmp_path: Path, profiles: Path) -> None:
+    profiles.parent.mkdir()
+    profiles.write_text('[keys]\nzookeeper = "zk:2181"')  # and no end of the line
+    profiles.chmod(0o600)
+    assert "has a profile 'keys' already" in failed("security", "init", str(tmp_path / "keys"))
+    assert not (tmp_path / "keys").exists()
+    other = ["security", "init", str(tmp_path / "keys"), "--name", "other"]
+    assert run(*other).exit_code == 0
+    assert profiles.read_text().startswith('[keys]\nzookeeper = "zk:2181"\n\n[other]\n')
+
+
+def test_profiles_of_more_users_are_added(tmp_path: Path, profiles: Path) -> None:
+    keys = tmp_path / "keys"
+    assert run("security", "init", str(keys)).exit_code == 0
+    add = ["profiles", "add", "etl", "--like", "keys", "--user", "etl"]
+    assert "one of them" in failed(*add)
+    assert run(*add, "--password-env", "ETL_PASSWORD").exit_code == 0
+    assert "was there already" in run(*add, "--password-env", "ETL_PASSWORD").output
+    assert "has a profile 'etl' already" in failed(*add, "--password-env", "OTHER")
+    added = profiles.read_text().split("[etl]")[1]
+    assert f'tls_ca = "{keys / "ca.pem"}"' in added
+    assert "gateway" in added
+    assert "zookeeper" not in added
+    assert "no profile 'none'" in failed("profiles", "add", "x", "--like", "none", "--user", "x")
+
+
 def test_the_files_of_brokers_and_clients_are_made_apart(tmp_path: Path, profiles: Path) -> None:
     keys = str(tmp_path / "keys")
     assert run("security", "init", keys, "--host", "kafka1.example").exit_code == 0
