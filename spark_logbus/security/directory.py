@@ -103,9 +103,10 @@ class SecurityDirectory:
 
     @classmethod
     def at(cls, path: Path) -> SecurityDirectory:
-        """Returns the one that is there. Raises ConfigError if it is none."""
+        """Returns the one that is there. Raises ConfigError if it is none. The authority's key may be
+        kept elsewhere, as long as nothing is to be signed."""
         path = path.absolute()
-        for name in ("ca.pem", "ca.key", PROFILES):
+        for name in ("ca.pem", PROFILES):
             if not (path / name).is_file():
                 raise ConfigError(
                     f"{path} has no {name}, so it is no directory of `logbus security init`; make "

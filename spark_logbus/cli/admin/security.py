@@ -85,7 +85,7 @@ def init(
     if renew:
         _renew(SecurityDirectory.at(directory))
         return
-    if (directory / "ca.key").is_file():  # whole, as it is made at once
+    if (directory / "ca.pem").is_file():  # whole, as it is made at once
         _go_on(SecurityDirectory.at(directory), directory)
         return
     _refuse_profile(zookeeper)

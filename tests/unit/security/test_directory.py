@@ -122,6 +122,15 @@ def test_certificates_are_renewed_for_the_same_names(tmp_path: Path) -> None:
     server_context(config.tls.server)
 
 
+def test_the_key_of_the_authority_may_be_kept_elsewhere(tmp_path: Path) -> None:
+    made = SecurityDirectory.make(tmp_path / "keys", CLUSTER)
+    (made.path / "ca.key").rename(tmp_path / "ca.key")
+    assert SecurityDirectory.at(made.path).user == "admin"
+    with pytest.raises(ConfigError, match=r"Cannot read .*ca\.key"):
+        SecurityDirectory.at(made.path).add_client("etl")
+    assert not (made.path / "etl").exists()
+
+
 def test_no_certificate_outlives_its_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
