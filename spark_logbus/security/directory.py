@@ -103,8 +103,8 @@ class SecurityDirectory:
 
     @classmethod
     def at(cls, path: Path) -> SecurityDirectory:
-        """Returns the one that is there. Raises ConfigError if it is none. The authority's key may be
-        kept elsewhere, as long as nothing is to be signed."""
+        """Returns the one that is there. Raises ConfigError if it is none. The authority's key may
+        be kept elsewhere, as long as nothing is to be signed."""
         path = path.absolute()
         for name in ("ca.pem", PROFILES):
             if not (path / name).is_file():
