@@ -34,6 +34,8 @@ _MAX_STRANGERS: Final = 200
 _MAX_STRANGERS_OF_ADDRESS: Final = 50
 _START_S: Final = 30.0
 _STOP_S: Final = 10.0
+# Of the loop, in which what was cut is closed.
+_LAST_TURNS: Final = 4
 _NO_ROOM_PAUSE_S: Final = 0.2
 
 
@@ -156,6 +158,8 @@ class Gateway:
             for task in self._sessions:
                 task.cancel()
             await asyncio.gather(*self._sessions, return_exceptions=True)
+            for _ in range(_LAST_TURNS):
+                await asyncio.sleep(0)
 
     def _take(self, accepted: socket.socket, address: str, peer: str, around: Surroundings) -> None:
         strangers = Counter(

@@ -21,7 +21,7 @@ from spark_logbus.gateway import passwords, requests
 from spark_logbus.gateway.logins import Logins
 from spark_logbus.gateway.requests import Connect, Connected, Kind, Request
 from spark_logbus.gateway.rights import Rights
-from spark_logbus.gateway.streams import Stream
+from spark_logbus.gateway.streams import Stream, close_all
 from spark_logbus.security.identity import Identity
 
 logger = logging.getLogger(__name__)
@@ -113,9 +113,8 @@ class ClientSession:
         except LogbusError as error:
             logger.warning("The gateway ends a connection of %s: %s", self._peer, error.message)
         finally:
-            for stream in (self._client, self._zookeeper):
-                if stream is not None:
-                    await stream.close()
+            opened = (self._client, self._zookeeper)
+            await close_all(*(each for each in opened if each is not None))
 
     def look_again(self) -> None:
         """Ends the session if it belongs to nobody any more; for when users have changed."""

@@ -18,6 +18,7 @@ from spark_logbus.security.tls import CurrentContext
 logger = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 3.0
+_CLOSE_S: Final = 1.0
 _LENGTH: Final = struct.Struct("!i")
 
 
@@ -39,12 +40,21 @@ class Stream:
     def write(self, message: bytes) -> None:
         self.writer.write(jute.frame(message))
 
-    async def close(self) -> None:
-        """Closes the connection, and waits a moment for that."""
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(1):
-                self.writer.close()
-                await self.writer.wait_closed()
+
+async def close_all(*streams: Stream) -> None:
+    """Closes connections, and waits a moment for their other ends; not when it is cancelled."""
+    for each in streams:
+        each.writer.close()
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            for each in streams:
+                with contextlib.suppress(OSError):
+                    await each.writer.wait_closed()
+    except TimeoutError:
+        logger.debug("A connection did not end in time, and is cut.")
+    finally:
+        for each in streams:
+            each.writer.transport.abort()
 
 
 async def open_one(servers: str, contexts: CurrentContext | None) -> Stream:
