@@ -34,6 +34,7 @@ _MAX_FIRST_BYTES: Final = 1_000
 _MAX_LOGIN_BYTES: Final = 8_192
 # A view of a large cluster asks for 500 nodes at once.
 _MAX_WAITING: Final = 2_000
+_TELL_S: Final = 5.0
 _LAST_XID: Final = (1 << 31) - 1
 
 
@@ -79,8 +80,8 @@ class ClientSession:
         self._entered = entered
         self._zookeeper: Stream | None = None
         self._is_new = False
-        # Of a connection that ends before a login: that was not for want of ZooKeeper.
-        self._may_count = False
+        self._session_id = 0  # until ZooKeeper has granted it
+        self._is_nobody = False
         self._waiting: deque[_Waiting] = deque()
         self._answered = asyncio.Event()
         #: Whom it belongs to; None before the login.
@@ -100,19 +101,19 @@ class ClientSession:
                 first = await self._log_in(zookeeper)
             await self._relay(zookeeper, first)
         except TimeoutError:
-            self._note_failed(AuthenticationError("Nobody has logged in in time."))
+            self._note(AuthenticationError("Nobody has logged in in time."))
         except AuthenticationError as error:
-            await self._refuse(error)
+            self._is_nobody = self.identity is not None
+            await self._tell(error)
         except (EOFError, OSError) as error:
-            self._note_failed(AuthenticationError("It ended before a login."))
+            self._note(AuthenticationError("It ended before a login."))
             logger.debug("The connection of %s has ended: %s", self._peer, error)
-        except ProtocolError as error:
-            self._may_count = True
-            self._note_failed(error)
-            logger.warning("The gateway ends a connection of %s: %s", self._peer, error.message)
         except LogbusError as error:
+            self._note(error)
             logger.warning("The gateway ends a connection of %s: %s", self._peer, error.message)
         finally:
+            if self._zookeeper is not None and self._has_to_end():
+                self._zookeeper.write(requests.close(_LAST_XID))
             opened = (self._client, self._zookeeper)
             await close_all(*(each for each in opened if each is not None))
 
@@ -141,6 +142,8 @@ class ClientSession:
                 raise ProtocolError("A session was asked for that no gateway has given.")
             password = shown
         self._is_new = connect.is_new
+        if self._certificate is None:
+            self._around.logins.require_few(self._peer)
         zookeeper = self._zookeeper = await self._around.open_zookeeper()
         asked = Connect(0, connect.last_zxid, connect.timeout_ms, connect.session_id, password)
         zookeeper.write(asked.message())
@@ -159,7 +162,7 @@ class ClientSession:
             sealed = passwords.sealed(granted.session_id, granted.password, secret)
             granted = Connected(0, granted.timeout_ms, granted.session_id, sealed)
         self._client.write(granted.message())
-        self._may_count = is_there
+        self._session_id = granted.session_id if is_there else 0
         return zookeeper if is_there else None
 
     async def _log_in(self, zookeeper: Stream) -> bytes | None:
@@ -177,13 +180,13 @@ class ClientSession:
                 await self._ping(zookeeper, message)
             elif kind == Kind.AUTH:
                 scheme, proof = requests.parse_auth(message)
+                self.identity = None  # a login counts more than a certificate
                 self._enter(await logins.prove(scheme, proof, self._peer))
                 self._client.write(requests.refusal(requests.AUTH_XID, 0, 0))
                 return None
             elif self.identity is not None:
                 return message
             else:
-                self._client.write(requests.refusal(xid, 0, requests.AUTH_FAILED))
                 raise AuthenticationError("It sent a request before a login.")
 
     async def _ping(self, zookeeper: Stream, message: bytes) -> None:
@@ -197,6 +200,7 @@ class ClientSession:
     def _enter(self, identity: Identity) -> None:
         self._entered(identity)
         self.identity = identity
+        self._around.logins.proved(self._session_id)
 
     # -- the relay -----------------------------------------------------------------------
 
@@ -290,24 +294,27 @@ class ClientSession:
 
     # -- the end -------------------------------------------------------------------------
 
-    async def _refuse(self, error: AuthenticationError) -> None:
-        """Tells a client that it is nobody, and ends a session that must not go on."""
+    async def _tell(self, error: AuthenticationError) -> None:
+        """Tells a client that its login has failed."""
         logger.info("The gateway lets %s in no further: %s", self._peer, error.message)
-        with contextlib.suppress(OSError, EOFError, TimeoutError):
-            async with asyncio.timeout(5):
-                if self.identity is None:
-                    failed = requests.refusal(requests.AUTH_XID, 0, requests.AUTH_FAILED)
-                    self._client.write(failed)
+        if self.identity is None and self._session_id:
+            self._client.write(requests.refusal(requests.AUTH_XID, 0, requests.AUTH_FAILED))
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_TELL_S):
                     await self._client.writer.drain()
-                if self._zookeeper is not None and (self._is_new or self.identity is not None):
-                    self._zookeeper.write(requests.close(_LAST_XID))
-                    while await self._zookeeper.reader.read(65_536):
-                        pass
 
-    def _note_failed(self, error: LogbusError) -> None:
-        if self.identity is not None or not self._may_count:
-            return
-        self._around.logins.failed(self._peer, error)
+    def _note(self, error: LogbusError) -> None:
+        """Notes an end before a login, but where that was for want of ZooKeeper."""
+        if self.identity is None and (self._session_id or isinstance(error, ProtocolError)):
+            self._around.logins.failed(self._peer, error)
+
+    def _has_to_end(self) -> bool:
+        """Tells if the session itself ends, with its ephemeral nodes, and not the connection alone:
+        that of somebody who is nobody any more, and one that nobody has shown to be his."""
+        if self.identity is not None or not self._session_id:
+            return self._is_nobody
+        is_kept_going = self._around.logins.ended_unproved(self._peer, self._session_id)
+        return self._is_new or is_kept_going
 
 
 def _name(request: Request) -> str:

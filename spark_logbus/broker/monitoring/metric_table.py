@@ -292,6 +292,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("tls_certificate_expiry_seconds", _GAUGE,
            "Time until the first certificate of the TLS port expires; below 0: since then.", (),
            _certificate_left_s),
+    Metric("gateway_sessions", _GAUGE, "Open connections at the gateway to ZooKeeper.", (),
+           _one(lambda s: 0 if s.security is None else s.security.gateway.sessions)),
+    Metric("gateway_refused", _COUNTER, "Requests that the gateway has refused.", (),
+           _one(lambda s: 0 if s.security is None else s.security.gateway.refused)),
     # -- logs
     _partition("log_start_offset", "The oldest offset that is kept.",
                lambda log, ends: ends.log_start_offset),
