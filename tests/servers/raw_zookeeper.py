@@ -91,7 +91,7 @@ class RawClient:
         return xid, zxid, error
 
     def headers_to_the_end(self) -> list[tuple[int, int, int]]:
-        """What else is answered before the other end ends the connection."""
+        """Returns the answers that come before the other end ends the connection."""
         found = []
         while True:
             try:
