@@ -36,7 +36,7 @@ from spark_logbus.network.sockets import (
     peer_name,
 )
 from spark_logbus.network.strand import Strand
-from spark_logbus.network.tls import TlsTransport
+from spark_logbus.network.tls import FailedHandshakes, TlsTransport
 from spark_logbus.network.transport import SocketTransport, Transport
 from spark_logbus.protocol import Frame
 from spark_logbus.security.tls import CurrentContext
@@ -107,6 +107,7 @@ class Network:
         self._buffers = BufferPool()
         self._memory = Memory(config)
         self._quotas = ConnectionQuotas(config, first_reserved=first_reserved_descriptor())
+        self._failed_handshakes = FailedHandshakes()
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._wake_read, self._wake_write = socket.socketpair()
@@ -130,6 +131,11 @@ class Network:
     def refused(self) -> int:
         """Connections that were turned away since the start, for want of room."""
         return self._quotas.refused
+
+    @property
+    def failed_handshakes(self) -> int:
+        """Handshakes of TLS that failed since the start."""
+        return self._failed_handshakes.total
 
     def certificate_expires_s(self) -> float | None:
         """Returns when a certificate of the TLS port expires, in seconds since 1970; None where
@@ -281,7 +287,9 @@ class Network:
     ) -> None:
         configure(sock, peer_timeout_ms=self._config.peer_timeout_ms)
         transport: Transport = (
-            SocketTransport(sock) if tls is None else TlsTransport(sock, tls.get())
+            SocketTransport(sock)
+            if tls is None
+            else TlsTransport(sock, tls.get(), failed=self._failed_handshakes)
         )
         fd = transport.fileno()
 
@@ -335,6 +343,7 @@ class Network:
                     self._listen_again()
                     self._end_overdue(now)
                     self._quotas.report()
+                    self._failed_handshakes.report()
             except Exception:
                 logger.exception("The network's timer met a failure that was not foreseen.")
             self._deadlines.wait(now=now, until=next_sweep)

@@ -3,27 +3,59 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import ssl
+import threading
+from collections import Counter
 from typing import Final
+
+logger = logging.getLogger(__name__)
 
 _NOTHING: Final = memoryview(b"")
 # What is read from a file, encrypted and sent in one call: sixteen records of TLS.
 _PIECE_BYTES: Final = 256 << 10
 
 
+class FailedHandshakes:
+    """Counts handshakes that failed, by reason. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: Counter[str] = Counter()  # since the last report
+        self.total = 0
+
+    def add(self, error: ssl.SSLError) -> None:
+        reason = (error.reason or "no reason").lower()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            reason = error.verify_message
+        with self._lock:
+            self._recent[reason.replace("_", " ")] += 1
+            self.total += 1
+
+    def report(self) -> None:
+        """Logs those since the last report. Not at once: whoever scans ports comes often."""
+        with self._lock:
+            recent, self._recent = self._recent, Counter()
+        for reason, count in recent.items():
+            logger.info("TLS failed on %d connections: %s.", count, reason)
+
+
 class TlsTransport:
     """One end of a TLS connection. OpenSSL shakes hands within the first bytes that move.
 
     The other end's principal is known from its certificate once it has shaken hands. A failed
-    handshake raises as a broken connection does, and says why.
+    handshake raises as a broken connection does, and is counted.
     """
 
     local = False
     uid = None
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, sock: socket.socket, context: ssl.SSLContext, *, failed: FailedHandshakes
+    ) -> None:
+        self._failed = failed
         sock.setblocking(False)
         self._sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         self.receive_waits_for_write = False
@@ -49,6 +81,10 @@ class TlsTransport:
         except ssl.SSLWantWriteError:
             self.receive_waits_for_write = True
             raise BlockingIOError from None
+        except ssl.SSLError as error:
+            if self._sock.version() is None:  # it has not shaken hands
+                self._failed.add(error)
+            raise
 
     def send(self, data: memoryview, *, more: bool) -> int:
         self.send_waits_for_read = False

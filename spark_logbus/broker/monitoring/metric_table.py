@@ -289,6 +289,10 @@ METRICS: tuple[Metric, ...] = (
            _logins),
     Metric("denials", _COUNTER, "Requests that were refused for want of a right.", ("api",),
            _denials),
+    Metric("tls_handshakes_failed", _COUNTER,
+           "Handshakes of TLS that failed: other versions, certificates that are not trusted, no "
+           "TLS at all; the log says which.", (),
+           _network(lambda network: network.failed_handshakes)),
     Metric("tls_certificate_expiry_seconds", _GAUGE,
            "Time until the first certificate of the TLS port expires; below 0: since then.", (),
            _certificate_left_s),

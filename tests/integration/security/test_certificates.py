@@ -76,6 +76,22 @@ def test_a_client_is_known_by_its_certificate_alone(asking: Asking) -> None:
     assert asking.connect(asking.authority.files("etl")) == "certificate:etl"
 
 
+def test_the_log_says_why_certificates_were_refused(
+    asking: Asking, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = asking.broker._network
+    assert network is not None
+    with caplog.at_level(logging.INFO, "spark_logbus.network.tls"):
+        for wrong in (asking.authority.files("late", days=0), asking.other.files("etl")):
+            with pytest.raises(BrokerUnavailableError):
+                asking.connect(wrong)
+        wait_until(lambda: network.failed_handshakes == 2)
+        asking.connect(asking.authority.files("etl"))
+        wait_until(lambda: "certificate has expired" in caplog.text)
+        wait_until(lambda: "unable to get local issuer certificate" in caplog.text)
+    assert network.failed_handshakes == 2
+
+
 def test_an_expired_broker_is_sent_nothing(asking: Asking) -> None:
     asking.authority.files("broker", "127.0.0.1", days=0)
 
