@@ -146,7 +146,7 @@ ROWS: dict[Api, Row] = {
     Api.STAGE: Row(stage, (("write", "topic"),), several=True),
     Api.PREPARE: Row(
         lambda topics: (PrepareRequest(next(WRITES), "0", shares(topics), "w"), b""),
-        (("write", "topic"),),
+        (("write", "topic"), ("write", "writer")),
         several=True,
     ),
     Api.DECIDE: Row(
@@ -156,7 +156,7 @@ ROWS: dict[Api, Row] = {
     ),
     Api.PUBLISH: Row(
         lambda topics: (PublishRequest(next(WRITES), "0", shares(topics), "w"), b""),
-        (("write", "topic"),),
+        (("write", "topic"), ("write", "writer")),
         several=True,
     ),
     Api.DISCARD: Row(lambda _: (DiscardRequest(next(WRITES)), b"")),
@@ -213,7 +213,9 @@ def is_let_through(wire: Wire, api: Api, topic: str) -> bool:
         return True
     if isinstance(answer, MetadataResponse):
         return [each.name for each in answer.topics] == [topic]
-    return True
+    # Whose write it is, is said of each partition.
+    errors = [each.error for each in getattr(answer, "results", ())]
+    return not any(each and each.code == NotAuthorizedError.code for each in errors)
 
 
 def may(actor: Actor, api: Api, topic: str) -> bool:
