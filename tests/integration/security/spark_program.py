@@ -75,7 +75,7 @@ class Program:
 
     def waits_at(self, place: str) -> None:
         tell("AT", place)
-        wait_until((self.directory / place).exists, message=place)
+        wait_until((self.directory / place).exists, deadline_s=240, message=place)
 
     def write(self) -> None:
         rows = [(f"{number:04}",) for number in range(RECORDS)]
@@ -100,10 +100,10 @@ class Program:
 
     def copy_with_a_worker_killed(self) -> None:
         query = self.copy(processingTime="0 seconds")
-        wait_until(lambda: self.listener.batches >= 2, message="two micro-batches")
+        wait_until(lambda: self.listener.batches >= 2, deadline_s=240, message="two micro-batches")
         self.waits_at("worker-killed")
         seen = self.listener.batches
-        wait_until(lambda: self.listener.batches > seen, deadline_s=120, message="another one")
+        wait_until(lambda: self.listener.batches > seen, deadline_s=240, message="another one")
         query.stop()
         query = self.copy(availableNow=True)
         query.awaitTermination()

@@ -47,7 +47,7 @@ RULES = [
 LOGS_ALL = "import logging; logging.basicConfig(level=logging.DEBUG)\n"
 JVMS_LOG_ALL = """\
 # A driver of Python keeps back what has no level of its own.
-rootLogger.level = debug
+rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
 appender.console.name = console
@@ -159,7 +159,7 @@ def site(tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_workers_without_secrets_read_write_and_load_exactly_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,7 +182,7 @@ def test_workers_without_secrets_read_write_and_load_exactly_once(
             processes |= seen_of_processes(spark, driver)
             RuleRegistry(site.session).remove([MAY_READ_COPY])
             (work / "revoked").touch()
-            wait_until(lambda: driver.ended, deadline_s=120, message="the driver's end")
+            wait_until(lambda: driver.ended, deadline_s=240, message="the driver's end")
             assert driver.process.returncode == 0, driver.said()[-5_000:]
         finally:
             driver.kill()
@@ -196,7 +196,7 @@ def test_workers_without_secrets_read_write_and_load_exactly_once(
 
 def stands_at(driver: Driver, place: str) -> None:
     wait_until(
-        lambda: driver.alive() and f"AT {place}" in driver.said(), deadline_s=120, message=place
+        lambda: driver.alive() and f"AT {place}" in driver.said(), deadline_s=240, message=place
     )
 
 
