@@ -123,8 +123,10 @@ def _holds(broker: Broker, rules: set[Rule], there: bool) -> bool:
 
 
 @contextmanager
-def gated(directory: Path, zookeeper: str) -> Iterator[Gated]:
-    """A cluster without a broker as yet."""
+def gated(directory: Path, zookeeper: str, *, brokers: str = "") -> Iterator[Gated]:
+    """A cluster without a broker as yet; ``brokers`` is the text of their own profile."""
     authority = Authority(directory / "authority")
     with Session(zookeeper, client_name="test") as session:
-        yield Gated(directory, zookeeper, session, authority)
+        found = Gated(directory, zookeeper, session, authority)
+        found._written["brokers"] = brokers
+        yield found

@@ -17,6 +17,7 @@ from spark_logbus.security.tls import (
     server_context,
 )
 from spark_logbus.zookeeper.access import TlsHandler, encrypted, of_profile
+from spark_logbus.zookeeper.connect_string import ConnectString
 from tests.servers.certificates import Authority
 
 
@@ -103,3 +104,41 @@ def test_what_was_decrypted_is_not_waited_for(tmp_path: Path) -> None:
         sock.sendall(b"x")
     thread.join(60)
     assert not thread.is_alive()
+
+
+GATEWAY = 'gateway = "a.example:9293,b.example:9293/logbus"\n'
+USER = 'user = "anna"\npassword_file = "secret"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (GATEWAY + USER, "connections are encrypted"),
+        (GATEWAY + "tls = false\n" + USER, "connections are encrypted"),
+        (GATEWAY + "tls = true\n", "takes nobody whom it does not know"),
+        (GATEWAY + "tls = true\nzookeeper = 'zk:2181'\n" + USER, "and zookeeper too"),
+        (GATEWAY + "tls = true\nzookeeper_tls = true\n" + USER, "and zookeeper_tls too"),
+        (GATEWAY + "tls = true\nuser = 'a:b'\npassword_file = 'secret'\n", "first colon"),
+    ],
+)
+def test_a_gateway_that_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason) as met:
+        profile_of(tmp_path, monkeypatch, text)
+    assert "canary" not in str(met.value)
+
+
+def test_a_gateway_stands_in_the_place_of_zookeeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = profile_of(tmp_path, monkeypatch, GATEWAY + "tls = true\n" + USER)
+    connect = ConnectString.parse("profile:p")
+    assert (connect.servers, connect.chroot) == ("a.example:9293,b.example:9293", "/logbus")
+    access = of_profile(profile)
+    assert access.at_gateway == "user:anna"
+    assert access.contexts is not None
+    [(scheme, proof)] = access.logins
+    assert (scheme, str(proof)) == ("plain", "anna:canary-77")
+    assert "canary" not in repr(access)
+    assert "canary" not in repr(profile)
