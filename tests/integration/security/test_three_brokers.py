@@ -179,9 +179,10 @@ def three(tmp_path: Path, chroot: str) -> Iterator[Three]:
 @pytest.mark.long
 def test_a_live_cluster_is_secured_broker_by_broker(three: Three) -> None:
     three.start({}, *IDS)
-    with three.connect(None) as cluster, Sending(cluster, "open") as nobody:
+    with three.connect(None) as cluster:
         Admin(cluster).create_topic("t", partitions=1, replicas=3)
-        three.wait_until_in_sync(*IDS)
+    three.wait_until_in_sync(*IDS)
+    with three.connect(None) as cluster, Sending(cluster, "open") as nobody:
         for each in IDS:
             three.start(three.open, each)
             three.wait_until_in_sync(*IDS)
