@@ -24,6 +24,8 @@ _MAX_DECIDED: Final = 10_000
 class Operation(enum.Enum):
     """An access right that a request needs; the words are Kafka's."""
 
+    __hash__ = object.__hash__  # in C, as each request is looked up by it
+
     READ = "read"
     WRITE = "write"
     CREATE = "create"
@@ -34,6 +36,8 @@ class Operation(enum.Enum):
 
 class Resource(enum.Enum):
     """The kind of thing on which a request needs its right."""
+
+    __hash__ = object.__hash__
 
     CLUSTER = "cluster"
     TOPIC = "topic"

@@ -132,7 +132,6 @@ class Authorization:
 
     def _refused(self, identity: Identity, needs: Iterable[Need] | None) -> str | None:
         """Returns what of that is refused, in words; None if nothing is."""
-        is_super = self._is_super(identity.principal)
         if needs is None:
             # A broker that is not secured yet proves nothing.
             is_broker = identity.principal.kind == "broker" or self._takes_anybody
@@ -141,9 +140,9 @@ class Authorization:
             return None
         for operation, resource, name in needs:
             allowed = (
-                is_super
-                or not self.authorizes
+                not self.authorizes
                 or self._state.rules.allows(identity.principal, operation, resource, name)
+                or self._is_super(identity.principal)
             )
             if not allowed or (
                 identity.scope is not None and not identity.scope.covers(operation, resource, name)
