@@ -71,7 +71,7 @@ def passwd(
     password_env: PasswordVariable = None,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
-    """Give a user another password. Connections that stand go on.
+    """Give a user another password. Connections and tokens by the old one end.
 
     \b
     Example:
