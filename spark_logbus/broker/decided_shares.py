@@ -33,9 +33,9 @@ def shares_of(
 ) -> Iterator[PartitionShare]:
     """Yields the shares of a decided write that are not known to be published.
 
-    ``secured``: brokers ask who decides. Then a decision without a mark was made before they did,
-    or by one that does not yet, and what it is about may have a mark all the same: whatever has its
-    number is published. Raises InvalidRequestError.
+    ``secured``: some brokers ask who decides. Then a decision without a mark was made before they
+    did, or by one that does not, and what it is about may have a mark all the same: whatever has
+    its number is published. Raises InvalidRequestError.
     """
     if secured and decision.mark is None:
         writer = ""

@@ -82,7 +82,7 @@ class Publisher:
         in_sync: InSync,
         secured: bool = False,
     ) -> None:
-        """``secured``: brokers ask who decides a write."""
+        """``secured``: some brokers ask who decides a write."""
         self._in_sync = in_sync
         self._secured = secured
         self._replica_manager = replica_manager

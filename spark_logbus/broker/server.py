@@ -214,7 +214,7 @@ class Broker:
             retention_ms=config.writer_retention_ms,
             promises=promises,
             in_sync=self._in_sync,
-            secured=self._owners.are_known,
+            secured=self._owners.may_be_known,
         )
         self._metadata_cache = MetadataCache(
             session,

@@ -69,12 +69,11 @@ class WriteOwners:
     """Tells callers apart where access is decided by rules. Thread-safe."""
 
     def __init__(self, security: Security | None = None) -> None:
+        #: Whether owners are known, or may be to another broker, while rules are introduced or
+        #: taken back broker by broker.
+        self.may_be_known: Final = security is not None
         decides = security is not None and security.authorization.authorizes
         self._security = security if decides else None
-
-    @property
-    def are_known(self) -> bool:
-        return self._security is not None
 
     def caller(self, connection: Connection) -> Caller:
         return Caller(connection, self._security)

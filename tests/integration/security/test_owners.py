@@ -401,3 +401,27 @@ def test_what_was_begun_before_brokers_asked_belongs_to_nobody(guarded: Guarded)
     assert isinstance(discard(guarded, "anna", discarded), DiscardResponse)
     assert anna.commit(second, staged_before, [task]).committed
     wait_until(lambda: guarded.values() == [b"first", b"second"])
+
+
+def test_what_was_staged_under_rules_is_published_where_a_broker_asks_for_none(
+    guarded: Guarded,
+) -> None:
+    """Rules come and go broker by broker: who decides without them marks nothing,
+    and what was staged is marked."""
+    guarded.start(1)
+    guarded.create("t")
+    write = number()
+    anna = AtomicWrites(guarded.cluster("anna"))
+    decision = anna._decision(HERS, write, [stage(guarded.cluster("anna"), write, 0, b"hers")])
+    request = DecideRequest(HERS.writer, "", decision, promises=anna._prepare(HERS, decision))
+    asks_for_none = SecurityConfig(authenticate=True)
+    other = guarded.start(2, asks_for_none)
+    guarded.stop(1)
+    cluster = guarded.cluster("anna")
+    answer = cluster.call(
+        other.address, Api.DECIDE, request, DecideResponse, deadline=cluster.retry_deadline()
+    )
+    assert answer.outcome == "decided"
+    guarded.start(1, asks_for_none)
+    guarded._clusters.clear()  # it may have got another port
+    wait_until(lambda: guarded.values() == [b"hers"], message="it to be published")
