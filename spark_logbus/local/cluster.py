@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from spark_logbus.errors import ConfigError, EmbeddedServerError
 from spark_logbus.local.child_server import ChildServer
@@ -26,6 +26,8 @@ __all__ = ["BrokerProcess", "EmbeddedCluster"]
 _START_DEADLINE_S = 90.0  # a crashed broker's registration and a long recovery are waited for
 _STOP_GRACE_S = 30.0  # a broker needs half of it when ZooKeeper does not answer
 _CHROOT = "logbus"
+#: Directory of ZooKeeper in that of the cluster.
+ZOOKEEPER: Final = "zookeeper"
 
 # A broker that was killed is expected back at once here, so its registration should not linger.
 _SETTINGS: Mapping[str, Mapping[str, Any]] = {"broker": {"port": 0, "zookeeper_session_ms": 4_000}}
@@ -100,7 +102,7 @@ class EmbeddedCluster:
             raise ConfigError(f"A cluster needs at least one broker, got {brokers}.")
         self._directory = directory.absolute()
         self._zookeeper = EmbeddedZooKeeper(
-            self._directory / "zookeeper",
+            self._directory / ZOOKEEPER,
             port=zookeeper_port,
             preferred_port=preferred_zookeeper_port,
         )

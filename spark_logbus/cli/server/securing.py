@@ -10,7 +10,7 @@ from typing import Any, Final
 from spark_logbus.clock import SystemClock
 from spark_logbus.config import load_toml
 from spark_logbus.errors import ConfigError
-from spark_logbus.local.cluster import EmbeddedCluster
+from spark_logbus.local.cluster import ZOOKEEPER, EmbeddedCluster
 from spark_logbus.local.registry import RegistryProcess
 from spark_logbus.security.directory import BROKERS_PROFILE, PROFILES, SecurityDirectory
 from spark_logbus.security.profiles import (
@@ -83,7 +83,9 @@ class Securing:
                 f"{self._directory.path} say {self._port}; leave it out."
             )
         try:
-            data.mkdir(parents=True, exist_ok=True)
+            # What ZooKeeper keeps there are the keys of tokens, and what passwords are checked by.
+            (data / ZOOKEEPER).mkdir(parents=True, exist_ok=True)
+            (data / ZOOKEEPER).chmod(0o700)
             (data / _REMEMBERED).write_text(f"{self._directory.path}\n", "utf-8")
         except OSError as error:
             raise ConfigError(f"Cannot write into {data}: {error.strerror}.") from error
