@@ -27,6 +27,10 @@ MAX_TOKEN_BYTES: Final = 3_000
 _SIGNATURE_BYTES: Final = 32
 # Left for all but the grants: the signature, and an owner with a long name.
 _GRANTS_BYTES: Final = MAX_TOKEN_BYTES - 600
+# Of what a token unpacks to, which every connection that is begun with it keeps: what repeats
+# itself takes next to nothing in the token.
+_MAX_GRANTS: Final = 2_000
+_MAX_UNPACKED_BYTES: Final = 1 << 20
 # Whoever may do one of these may know that the thing is there, as with access rules.
 _IMPLY_DESCRIBE: Final = frozenset({"read", "write", "alter", "delete"})
 
@@ -58,15 +62,15 @@ class Scope:
         self.expires_us: Final = expires_us
         self._is_bounded: Final = grants is not None
         self._literal: dict[tuple[str, str], set[str]] = {}
-        self._prefixed: dict[tuple[str, str], list[str]] = {}
+        self._prefixed: dict[tuple[str, str], set[str]] = {}
         for grant in grants or ():
             operations = {*grant.operations}
             if operations & _IMPLY_DESCRIBE:
                 operations.add(Operation.DESCRIBE.value)
             if grant.name.endswith("*"):
                 for each in operations:
-                    prefixes = self._prefixed.setdefault((grant.resource, each), [])
-                    prefixes.append(grant.name[:-1])
+                    prefixes = self._prefixed.setdefault((grant.resource, each), set())
+                    prefixes.add(grant.name[:-1])
             else:
                 self._literal.setdefault((grant.resource, grant.name), set()).update(operations)
 
@@ -102,7 +106,7 @@ def grants_on_topics(topics: Iterable[str], operations: Sequence[str]) -> tuple[
 
 def fits(grants: Sequence[Grant]) -> bool:
     """Tells if a token can have all of these."""
-    return len(_packed(grants)) <= _GRANTS_BYTES
+    return len(grants) <= _MAX_GRANTS and len(_packed(grants)) <= _GRANTS_BYTES
 
 
 def scope_id(owner: str, grants: Sequence[Grant]) -> str:
@@ -117,6 +121,11 @@ def new_key() -> bytes:
 
 def sign(claims: Claims, key: bytes) -> bytes:
     """Returns the token. Raises InvalidRequestError for one that is too large."""
+    if len(claims.grants or ()) > _MAX_GRANTS or len(_unpacked(claims)) > _MAX_UNPACKED_BYTES:
+        raise InvalidRequestError(
+            f"A token is good for {_MAX_GRANTS} resources at most, of {_MAX_UNPACKED_BYTES} bytes; "
+            "ask for fewer topics, or for a prefix."
+        )
     payload = _packed(claims)
     token = hmac.digest(key, payload, "sha256") + payload
     if len(token) > MAX_TOKEN_BYTES:
@@ -128,7 +137,11 @@ def sign(claims: Claims, key: bytes) -> bytes:
 
 
 def _packed(value: object) -> bytes:
-    return zlib.compress(msgspec.msgpack.encode(value), 9)
+    return zlib.compress(_unpacked(value), 9)
+
+
+def _unpacked(value: object) -> bytes:
+    return msgspec.msgpack.encode(value)
 
 
 def verify(

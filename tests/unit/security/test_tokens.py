@@ -100,6 +100,21 @@ def test_a_token_that_would_be_too_large_is_refused() -> None:
         sign(Claims(1, "user:anna", 1_000, grants), KEY)
 
 
+@pytest.mark.parametrize(
+    "grants",
+    [
+        [Grant("topic", "a*", ("read",))] * 50_000,
+        [Grant("topic", "a" * 2_000_000, ("read",))],
+        [Grant("topic", "a", ("read",) * 300_000)],
+    ],
+    ids=["many", "long", "operations"],
+)
+def test_a_small_token_that_unpacks_to_much_is_refused(grants: list[Grant]) -> None:
+    """Each connection that is begun with it would keep that."""
+    with pytest.raises(InvalidRequestError, match="at most"):
+        sign(Claims(1, "user:anna", 10, grants), KEY)
+
+
 def test_scopes_tell_owners_and_grants_apart() -> None:
     one, other = Grant("topic", "a", ("read",)), Grant("topic", "b", ("read",))
     ids = [
