@@ -112,10 +112,12 @@ class ClientSession:
             self._note(error)
             logger.warning("The gateway ends a connection of %s: %s", self._peer, error.message)
         finally:
-            if self._zookeeper is not None and self._has_to_end():
-                self._zookeeper.write(requests.close(_LAST_XID))
-            opened = (self._client, self._zookeeper)
-            await close_all(*(each for each in opened if each is not None))
+            try:
+                if self._zookeeper is not None and self._has_to_end():
+                    await _end(self._zookeeper)
+            finally:
+                opened = (self._client, self._zookeeper)
+                await close_all(*(each for each in opened if each is not None))
 
     def look_again(self) -> None:
         """Ends the session if it belongs to nobody any more; for when users have changed."""
@@ -315,6 +317,16 @@ class ClientSession:
             return self._is_nobody
         is_kept_going = self._around.logins.ended_unproved(self._peer, self._session_id)
         return self._is_new or is_kept_going
+
+
+async def _end(zookeeper: Stream) -> None:
+    """Ends a session, and waits for ZooKeeper's word: before its client can hear of that, and go on
+    with it elsewhere."""
+    zookeeper.write(requests.close(_LAST_XID))
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_TELL_S):
+            while await zookeeper.reader.read(_MAX_FIRST_BYTES):
+                pass
 
 
 def _name(request: Request) -> str:
