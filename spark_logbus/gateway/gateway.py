@@ -15,6 +15,7 @@ from spark_logbus.broker import Broker
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.security.security import Security
 from spark_logbus.errors import ConfigError, CoordinationError, StorageError
+from spark_logbus.gateway.encrypted import EncryptedEnd
 from spark_logbus.gateway.logins import Logins
 from spark_logbus.gateway.needs import ROOTS
 from spark_logbus.gateway.requests import acl_list
@@ -195,11 +196,10 @@ class Gateway:
         client = await self._encrypted(accepted, peer, login_s)
         if client is None:
             return
-        ssl_object = client.writer.get_extra_info("ssl_object")
         session = ClientSession(
-            client,
+            Stream(client, client),
             peer=peer,
-            certificate=None if ssl_object is None else ssl_object.getpeercert(binary_form=True),
+            certificate=client.certificate,
             around=around,
             entered=self._require_room,
         )
@@ -208,25 +208,26 @@ class Gateway:
         self._sessions[task] = (address, session)
         await session.run(login_s)
 
-    async def _encrypted(self, accepted: socket.socket, peer: str, limit_s: float) -> Stream | None:
-        reader = asyncio.StreamReader(loop=self._loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
+    async def _encrypted(
+        self, accepted: socket.socket, peer: str, limit_s: float
+    ) -> EncryptedEnd | None:
+        """Returns the connection once hands are shaken, None if they are not in time."""
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        reader, writer = await asyncio.open_connection(sock=accepted)
         try:
-            accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            transport, _ = await self._loop.connect_accepted_socket(
-                lambda: protocol,
-                accepted,
-                ssl=self._contexts.get(),
-                ssl_handshake_timeout=limit_s,
-                ssl_shutdown_timeout=1.0,
-            )
-        except OSError as error:  # of which those of TLS are some
+            client = EncryptedEnd(reader, writer, self._contexts.get())
+            async with asyncio.timeout(limit_s):
+                await client.shake_hands()
+        except (OSError, EOFError) as error:  # of which those of time and of TLS are some
             logger.debug("The connection of %s could not be encrypted: %s", peer, error)
-            accepted.close()
+            writer.close()
             return None
-        return Stream(reader, asyncio.StreamWriter(transport, protocol, reader, self._loop))
+        except BaseException:
+            writer.transport.abort()
+            raise
+        return client
 
     def _require_room(self, identity: Identity) -> None:
         most = self._config.gateway.max_sessions_per_principal

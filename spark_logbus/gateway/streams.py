@@ -13,6 +13,7 @@ from typing import Final
 
 from spark_logbus.errors import CoordinationError, ProtocolError
 from spark_logbus.gateway import jute
+from spark_logbus.gateway.encrypted import EncryptedEnd
 from spark_logbus.security.tls import CurrentContext
 
 logger = logging.getLogger(__name__)
@@ -26,8 +27,8 @@ _LENGTH: Final = struct.Struct("!i")
 class Stream:
     """One connection. Used by one task for each direction."""
 
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    reader: asyncio.StreamReader | EncryptedEnd
+    writer: asyncio.StreamWriter | EncryptedEnd
 
     async def read(self, most_bytes: int) -> bytes:
         """Reads a message. Raises EOFError at the end of the connection, ProtocolError for a length
