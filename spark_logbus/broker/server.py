@@ -16,7 +16,6 @@ from spark_logbus.broker.data_directory import (
     claim_identity,
     keep_private,
     remember_port,
-    remembered_port,
 )
 from spark_logbus.broker.flushed_ends import FlushedEndNotes
 from spark_logbus.broker.handlers.append import AppendHandler
@@ -38,6 +37,7 @@ from spark_logbus.broker.handlers.unclean_elections import UncleanElectHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.identity import BrokerIdentity
+from spark_logbus.broker.listening import address_of, listen
 from spark_logbus.broker.maintenance import log_maintenance
 from spark_logbus.broker.metadata_cache import MetadataCache, TopicsImage
 from spark_logbus.broker.monitoring import Monitoring, Phase
@@ -73,9 +73,7 @@ from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import OS_FILES, FileSystem, LogDirectory, free_bytes
 from spark_logbus.model import BrokerAddress, TopicPartition
-from spark_logbus.network import Network, TlsPort, allow_descriptors
-from spark_logbus.ports import bind_port
-from spark_logbus.security.tls import of_server
+from spark_logbus.network import Network, allow_descriptors
 from spark_logbus.zookeeper import Session, SessionState
 from spark_logbus.zookeeper.guarding import warn_of_open_nodes
 
@@ -464,18 +462,7 @@ class Broker:
     def address(self) -> BrokerAddress:
         """The address for clients; known after ``start``."""
         assert self._network is not None, "the broker has not been started"
-        host, tls_port = self.config.advertised_host or self.config.host, self._network.tls_port
-        port = self._network.port or tls_port
-        assert port is not None
-        return BrokerAddress(
-            self.config.id,
-            host,
-            port,
-            self._network.local_socket,
-            self.config.rack,
-            tls_port,
-            self.gateway_port,
-        )
+        return address_of(self.config, self._network, self.gateway_port)
 
     def start(self) -> None:
         config = self.config
@@ -495,7 +482,7 @@ class Broker:
             warn_of_open_nodes(self._session)
             if self._security is not None:
                 self._security.state.start()
-            self._network = self._monitoring.sources.network = self._listen()
+            self._network = self._monitoring.sources.network = listen(config, self._clock)
             if self._security is not None:
                 self._security.state.follow(self._network.look_again)
                 self._security.thread.start()
@@ -536,21 +523,6 @@ class Broker:
         ``start`` has returned."""
         self._session.close()
 
-    def _listen(self) -> Network:
-        config = self.config
-
-        server = config.tls.server
-        tls = None if server is None else TlsPort(config.tls.port, of_server(server, self._clock))
-
-        def bind(port: int | None) -> Network:
-            return Network(
-                host=config.host, port=port, config=config.network, clock=self._clock, tls=tls
-            )
-
-        if config.tls.only:
-            return bind(None)
-        return bind_port(config.port, remembered_port(config.data_dir), bind)
-
     def stop(self) -> None:
         """Ordered shutdown; every step is tried even when an earlier one failed."""
         self._monitoring.health.phase = Phase.STOPPING
@@ -562,8 +534,8 @@ class Broker:
             steps += [self._network.stop_accepting, self._drain, self._network.stop]
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
-            *([] if self._security is None else [self._security.thread.stop]),
             self._flushed_ends.thread.stop, self._session.close, self._lease.join,
+            *([] if self._security is None else [self._security.thread.stop]),
             self._in_sync.thread.stop, self._publisher.thread.stop,
             self._finishing.thread.stop, self._preferred_leaders.thread.stop,
             self._unclean_topics.thread.stop,
