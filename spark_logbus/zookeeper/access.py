@@ -8,11 +8,13 @@ which reports a connection before it has logged in: see ``kazoo_client``.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import (
@@ -29,6 +31,27 @@ from spark_logbus.security.tls import CurrentContext, of_client, of_client_files
 
 # Of the session timeout: a server that takes a connection and says no more is left for the next.
 _HANDSHAKE_SHARE: Final = 1 / 3
+
+
+# Where things stand that have access rules of their own, for messages; a gateway decides by paths.
+_THINGS: Final = {
+    "/brokers/topics/": "topic",
+    "/consumers/": "group",
+    "/locks/": "lock",
+    "/mirrors/": "mirror",
+    "/schemas/subjects/": "subject",
+}
+_NODE: Final = re.compile(r"/[^\s,;:]*")
+
+
+def thing_in(description: str) -> str:
+    """Returns the thing whose access rules a gateway has asked, in words: that of the node that a
+    description of a request names, else the cluster."""
+    node = _NODE.search(description)
+    for parent, kind in _THINGS.items():
+        if node is not None and node[0].startswith(parent):
+            return f"the {kind} {unquote(node[0][len(parent) :].partition('/')[0])}"
+    return "the cluster"
 
 
 class Hidden(str):

@@ -162,7 +162,11 @@ def _ask_encrypted(server: str, connection: socket.socket, contexts: CurrentCont
         encrypted(connection, contexts, _split(server)[0]).close()
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message.rstrip(".")
-        return ServerFault(f"{server} does not prove that it is that server ({reason})", False)
+        return ServerFault(
+            f"{server} does not prove that it is that server ({reason}): its certificate has to "
+            "name it, and to be signed by an authority that the profile trusts",
+            there=False,
+        )
     except TimeoutError:
         return ServerFault(f"{server} takes connections and does not encrypt them", there=True)
     except ssl.SSLError as error:
@@ -196,7 +200,11 @@ def _judge(server: str, answer: bytes | None) -> ServerFault:
         return ServerFault(f"{server} takes connections and does not answer", there=True)
     if not answer:
         # As a ZooKeeper does that has too many connections from here.
-        return ServerFault(f"{server} takes connections and closes them unanswered", there=True)
+        return ServerFault(
+            f"{server} takes connections and closes them unanswered, as a gateway does if no "
+            "profile is named",
+            there=True,
+        )
     if b"not currently serving" in answer:
         return ServerFault(f"the ZooKeeper at {server} does not serve yet, or has no quorum", True)
     if b"Zookeeper version" in answer or b"whitelist" in answer:

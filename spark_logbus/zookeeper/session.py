@@ -42,8 +42,8 @@ from spark_logbus.errors import (
 )
 from spark_logbus.forks import follow_forks, forked
 from spark_logbus.retry import Deadline
-from spark_logbus.security.profiles import Digest
-from spark_logbus.zookeeper.access import of_profile
+from spark_logbus.security.profiles import Digest, profiles_file
+from spark_logbus.zookeeper.access import of_profile, thing_in
 from spark_logbus.zookeeper.connect_string import ENVIRONMENT_VARIABLE, ConnectString
 from spark_logbus.zookeeper.diagnosis import Diagnosis, ServerFault
 from spark_logbus.zookeeper.kazoo_client import new_client
@@ -323,16 +323,26 @@ class Session:
                 f"on this machine with 'logbus up', and use the line 'export {ENVIRONMENT_VARIABLE}"
                 "=...' that it prints; or give the address of yours in the same way."
             )
-        return (
-            "Check that ZooKeeper runs and that this machine reaches it, or name another in the "
-            f"connect string or in {ENVIRONMENT_VARIABLE}."
-        )
+        check = "Check that ZooKeeper runs and that this machine reaches it, or "
+        if self.connect.profile is not None:
+            gateway = self.access.at_gateway is not None
+            check = check.replace("ZooKeeper", "the broker of that gateway") if gateway else check
+            return f"{check}mend {self._profile} ({profiles_file()})."
+        return f"{check}name another in the connect string or in {ENVIRONMENT_VARIABLE}."
 
     def _require_chroot(self) -> None:
         """ZooKeeperAddressError, with what there is instead, unless a broker has made it."""
         chroot, deadline = self.connect.chroot, self.deadline()
-        if self._exists(chroot or "/", deadline):
-            return
+        try:
+            if self._exists(chroot or "/", deadline):
+                return
+        except ZooKeeperAccessError as error:
+            if self.access.at_gateway is None:
+                raise
+            raise ZooKeeperAddressError(
+                f"The cluster of the gateway at {self.connect.servers} is not at {chroot or '/'}. "
+                f"Correct the path behind the address in {self._profile} ({profiles_file()})."
+            ) from error
         above = chroot.rpartition("/")[0]
         while above and not self._exists(above, deadline):
             above = above.rpartition("/")[0]
@@ -445,7 +455,7 @@ class Session:
     def _login_refused(self) -> ZooKeeperAccessError:
         return ZooKeeperAccessError(
             f"{self.connect.servers} refused the login of {self.access.name}. Check the user and "
-            "the password in the profile that the address names."
+            f"the password of {self._profile}."
         )
 
     def _revive(self) -> None:
@@ -505,11 +515,23 @@ class Session:
 
     def access_refused(self, description: str) -> ZooKeeperAccessError:
         """Returns the error for something that ZooKeeper does not let this session do."""
+        if self.access.at_gateway is not None:
+            return ZooKeeperAccessError(
+                f"The gateway at {self.connect.servers} does not let {self.access.name} "
+                f"{description}: no access rule allows it. Ask an administrator of the cluster for "
+                f"one about {thing_in(description)} (logbus acls add)."
+            )
         return ZooKeeperAccessError(
             f"{self.connect.servers} does not let {self.access.name} {description} (NoAuth). The "
-            "nodes of this cluster belong to a user of ZooKeeper: log in as that one, by a profile "
-            "with zookeeper_user; or where this is a gateway, ask for an access rule."
+            "nodes of this cluster belong to a user of ZooKeeper: log in by a profile, with a "
+            "gateway of the brokers (--profile NAME, or LOGBUS_PROFILE), or with zookeeper_user."
         )
+
+    @property
+    def _profile(self) -> str:
+        """The profile that the address names, for messages."""
+        profile = self.connect.profile
+        return "the login" if profile is None else f"the profile {profile.name!r}"
 
     def _await_connection(self, description: str, deadline: Deadline) -> None:
         """Requests are not handed to kazoo while there is no connection: it would queue them

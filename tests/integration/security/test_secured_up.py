@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,6 +69,8 @@ def test_two_commands_secure_a_cluster(shell: Shell) -> None:
     shell.run("security", "init", "secured")
     with shell.up("--security", "secured") as shown:
         assert "export LOGBUS_PROFILE=secured\n" in shown
+        # Others on this machine would read the keys of tokens in the files of ZooKeeper.
+        assert stat.S_IMODE((shell.directory / "logbus-data" / "zookeeper").stat().st_mode) == 0o700
         as_admin = ("--profile", "secured")
         assert "Logged in as user:admin" in shell.run("profiles", "check", "secured")
         shell.run(*as_admin, "topics", "create", "events")

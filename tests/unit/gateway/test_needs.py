@@ -10,6 +10,7 @@ from spark_logbus.coordination import paths
 from spark_logbus.gateway.needs import ROOTS, Act, Listing, Open, is_canonical, rule_of
 from spark_logbus.model import TopicPartition
 from spark_logbus.security.acls import Operation, Resource
+from spark_logbus.zookeeper.access import thing_in
 
 T1 = TopicPartition("t", 1)
 GROUP = (Resource.GROUP, "g")
@@ -177,3 +178,22 @@ def test_paths_of_logbus_are_canonical() -> None:
     for name, (arguments, *_) in ROWS.items():
         assert is_canonical(getattr(paths, name)(*arguments)), name
     assert is_canonical("/")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        paths.topic("t"),
+        paths.offsets("g"),
+        paths.lock("s3a://bucket/a b"),
+        paths.mirror("m"),
+        paths.subject("t-value"),
+        paths.USERS,
+        paths.DRAINED,
+    ],
+)
+def test_who_is_refused_is_told_the_thing_whose_rules_were_asked(path: str) -> None:
+    _, resource, name = rule_of(Act.READ, path)  # type: ignore[misc]
+    thing = "the cluster" if resource is Resource.CLUSTER else f"the {resource.value} {name}"
+    assert thing_in(f"read {path} and 3 more nodes") == thing
+    assert thing_in(f"do it at {path}/x: more") == thing
