@@ -14,6 +14,7 @@ from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, ZooKeeper, opene
 from spark_logbus.cli.output import Column, Table, console
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import ConfigError
+from spark_logbus.plurals import plural
 
 app = typer.Typer(
     help="Add, list and remove users, and change their passwords.",
@@ -93,11 +94,19 @@ def remove(user: User, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
     Example:
       logbus users remove anna
     """
+    from spark_logbus.coordination.security.access_rules import RuleRegistry
     from spark_logbus.coordination.security.users import UserRegistry
 
     with opened_session(zookeeper, _CLIENT) as session:
         UserRegistry(session).remove(user)
+        principal = f"user:{user}"
+        left = [one for one in RuleRegistry(session).all().rules if one.principal == principal]
     console().print(f"{user} is no user any more.")
+    if left:
+        console().print(
+            f"{plural(len(left), 'rule')} about {principal} would count for a new user of that "
+            f"name: see `logbus acls list {principal}`, and `logbus acls remove`."
+        )
 
 
 @app.command("list")

@@ -77,6 +77,12 @@ def test_two_commands_secure_a_cluster(shell: Shell) -> None:
         shell.run(*as_admin, "produce", "events", given="a\nb\n")
         assert "a\nb" in shell.run(*as_admin, "consume", "events", "-n", "2")
         assert shell.run(*as_admin, "users", "list").split() == ["USER", "admin"]
+        (shell.directory / "anna").write_text("a password\n")
+        for name in ("anna", "bert"):
+            shell.run(*as_admin, "users", "add", name, "--password-file", "anna")
+        shell.run(*as_admin, "acls", "add", "user:anna", "read,write", "topic", "events")
+        assert "2 rules about user:anna" in shell.run(*as_admin, "users", "remove", "anna")
+        assert "rule" not in shell.run(*as_admin, "users", "remove", "bert")
         profiles = (shell.directory / "secured" / "profiles.toml").read_text()
         zookeeper = profiles.split('zookeeper = "')[1].split('"')[0]
         nobody = shell.run("-v", "topics", "list", "-z", zookeeper, code=1)
