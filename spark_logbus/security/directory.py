@@ -262,6 +262,8 @@ class SecurityDirectory:
                 "super_principals": [f"user:{self.user}"],
             },
             "gateway": {"port": gateway_port},
+            # They name topics.
+            "metrics": {"tls": True, "authenticate": True},
         }
 
 

@@ -50,6 +50,7 @@ def test_what_is_made_works_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (config.host, config.advertised_host) == ("0.0.0.0", "kafka1.example")
     assert (config.tls.only, config.security.authorize) == (True, True)
     assert config.security.super_principals == ["user:admin"]
+    assert config.metrics.authenticate  # they name topics
     monkeypatch.setenv(FILE_VARIABLE, str(made.path / "profiles.toml"))
     profile = load_profile("trial")
     assert profile.tls is not None
