@@ -30,21 +30,23 @@ def secured_by(data: Path, given: Path | None) -> Securing | None:
     file = data / _REMEMBERED
     before = Path(file.read_text("utf-8").strip()) if file.exists() else None
     if given is None:
-        return None if before is None else Securing(SecurityDirectory.at(before))
+        return None if before is None else Securing(SecurityDirectory.at(before), is_new=False)
     found = SecurityDirectory.at(given)
     if before is not None and before != found.path:
         raise ConfigError(
             f"The cluster in {data} is secured by {before}; give that one, or other --data."
         )
-    return Securing(found)
+    return Securing(found, is_new=before is None)
 
 
 class Securing:
     """Starts a cluster on this machine so that it is secured by a directory. It has this process,
     and those that it starts, reach ZooKeeper as brokers do."""
 
-    def __init__(self, directory: SecurityDirectory) -> None:
+    def __init__(self, directory: SecurityDirectory, *, is_new: bool = True) -> None:
+        """``is_new``: the cluster was not secured before."""
         self._directory = directory
+        self._is_new = is_new
         servers = directory.zookeeper.partition("/")[0]
         host, _, port = servers.rpartition(":")
         if host not in ("127.0.0.1", "localhost") or not port.isdecimal():
@@ -105,7 +107,8 @@ class Securing:
         for key in ("certificate", "key", "client_ca"):
             if key in tls:
                 tls[key] = str(self._broker / tls[key])
-        return {"tls": tls, "security": self._tables["security"]}
+        metrics = self._tables.get("metrics", {})
+        return {"tls": tls, "security": self._tables["security"], "metrics": metrics}
 
     def registry(self, data: Path, port: int) -> RegistryProcess:
         """Returns the schema registry, to be started."""
@@ -130,15 +133,16 @@ class Securing:
         )  # fmt: skip
 
     def finish(self) -> None:
-        """Makes the first user, if there is none of that name, and keeps others from nodes that
-        they may use from before the cluster was secured."""
+        """Makes the first user, and keeps others from nodes that they may use from before the
+        cluster was secured. A user who was removed since stays so, as long as there are others."""
         from spark_logbus.coordination.security.users import UserRegistry
         from spark_logbus.zookeeper import Session
         from spark_logbus.zookeeper.guarding import Guarding, open_nodes
 
         with Session(f"{PREFIX}{BROKERS_PROFILE}", client_name="logbus-up") as session:
             users, user = UserRegistry(session), self._directory.user
-            if user not in users.names():
+            names = users.names()
+            if user not in names and (self._is_new or not names):
                 password = self._directory.password_file.read_text("utf-8").rstrip("\n")
                 users.add(user, password, now_us=SystemClock().now_us())
             if open_nodes(session):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import stat
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,6 +77,10 @@ def test_two_commands_secure_a_cluster(shell: Shell) -> None:
         as_admin = ("--profile", "secured")
         assert "Logged in as user:admin" in shell.run("profiles", "check", "secured")
         shell.run(*as_admin, "topics", "create", "events")
+        port = (shell.directory / "logbus-data/broker-1/data/metrics.port").read_text().strip()
+        context = ssl.create_default_context(cafile=shell.directory / "secured" / "ca.pem")
+        with pytest.raises(urllib.error.HTTPError, match="401"):  # they name topics
+            urllib.request.urlopen(f"https://127.0.0.1:{port}/metrics", context=context)
         shell.run(*as_admin, "produce", "events", given="a\nb\n")
         assert "a\nb" in shell.run(*as_admin, "consume", "events", "-n", "2")
         assert shell.run(*as_admin, "users", "list").split() == ["USER", "admin"]
@@ -111,3 +118,17 @@ def test_a_cluster_with_data_is_secured(shell: Shell) -> None:
         zookeeper = profiles.split('zookeeper = "')[1].split('"')[0]
         assert "kept" not in shell.run("topics", "list", "-z", zookeeper, code=1)
         assert "does not let a session" in shell.run("groups", "list", "-z", zookeeper, code=1)
+
+
+@pytest.mark.long
+def test_a_first_user_who_was_removed_stays_so(shell: Shell) -> None:
+    shell.run("security", "init", "secured")
+    password = ("--password-file", "secured/admin.password")
+    with shell.up("--security", "secured"):
+        as_admin = ("--profile", "secured")
+        shell.run(*as_admin, "users", "add", "other", *password)
+        shell.run(*as_admin, "acls", "add", "user:other", "describe", "cluster", "*")
+        shell.run(*as_admin, "users", "remove", "admin")
+    shell.run("profiles", "add", "other", "--like", "secured", "--user", "other", *password)
+    with shell.up():
+        assert shell.run("--profile", "other", "users", "list").split() == ["USER", "other"]
