@@ -98,9 +98,10 @@ def remove(user: User, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
     from spark_logbus.coordination.security.users import UserRegistry
 
     with opened_session(zookeeper, _CLIENT) as session:
-        UserRegistry(session).remove(user)
         principal = f"user:{user}"
+        # First: who removes himself reads nothing after that.
         left = [one for one in RuleRegistry(session).all().rules if one.principal == principal]
+        UserRegistry(session).remove(user)
     console().print(f"{user} is no user any more.")
     if left:
         console().print(
