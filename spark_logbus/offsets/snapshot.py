@@ -214,5 +214,6 @@ def _require_topics(
         known = ", ".join([topic.name for topic in admin.topics()][:20]) or "none"
         raise UnknownTopicError(
             f"The cluster has no topic {', '.join(missing)}; it has: {known}. "
-            "Create the topic first, or check the option zookeeper."
+            "Create the topic first, or check the option zookeeper or profile; a topic is hidden "
+            "from a user who has no right on it."
         )

@@ -121,7 +121,8 @@ def _require_topic(admin: Admin, topic: str) -> TopicDescription:
         known = ", ".join([one.name for one in admin.topics()][:20]) or "none"
         raise UnknownTopicError(
             f"The cluster has no topic {topic}; it has: {known}. Topics are not created by "
-            "writing to them; create it first."
+            "writing to them; create it first, unless it is hidden from a user without a right on "
+            "it."
         ) from error
 
 

@@ -105,7 +105,7 @@ def consume(
             reader = stack.enter_context(closing(shared))
         else:
             names = _matching(admin, topics) if regex else topics
-            wanted = [_wanted(admin, name, partition, spec) for name in names]
+            wanted = [_wanted(cluster, admin, name, partition, spec) for name in names]
             batches = (
                 _follow(cluster, admin, wanted)
                 if follow
@@ -239,13 +239,17 @@ def _print(reader: Iterator[Iterable[ConsumerRecord]], limit: int | None, show: 
             return
 
 
-def _wanted(admin: Admin, topic: str, partition: int | None, start: OffsetSpec) -> Wanted:
+def _wanted(
+    cluster: Cluster, admin: Admin, topic: str, partition: int | None, start: OffsetSpec
+) -> Wanted:
     from spark_logbus.model import TopicPartition
 
     known = {t.name: t for t in admin.topics()}
     if topic not in known or (partition is not None and partition not in known[topic].partitions):
         wanted = topic if partition is None else f"{topic}-{partition}"
-        raise UnknownTopicError(f"The cluster has no {wanted}; it has: {_named(known, topic)}.")
+        raise UnknownTopicError(
+            f"The cluster has no {wanted}; it has: {_named(known, topic)}.{cluster.what_hides}"
+        )
     found = known[topic]
     numbers = sorted(found.partitions) if partition is None else [partition]
     partitions = tuple(TopicPartition(topic, number) for number in numbers)

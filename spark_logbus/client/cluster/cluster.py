@@ -326,7 +326,16 @@ class Cluster:
             return known
         with self._lock:
             self._metadata = self._metadata.without(name)
-        raise UnknownTopicError(f"The cluster has no topic {name!r}; create it, or check the name.")
+        raise UnknownTopicError(
+            f"The cluster has no topic {name!r}; create it, or check the name.{self.what_hides}"
+        )
+
+    @property
+    def what_hides(self) -> str:
+        """Sentence for messages about topics that brokers do not show: what else that may mean."""
+        if self.config.login is None and not self.config.shows_certificate:
+            return ""
+        return " A topic is hidden from who has no right on it (logbus acls)."
 
     def invalidate(self, topic: str) -> None:
         """Ask for the topic's leaders anew before they are next relied on."""

@@ -88,6 +88,12 @@ def test_two_commands_secure_a_cluster(shell: Shell) -> None:
         for name in ("anna", "bert"):
             shell.run(*as_admin, "users", "add", name, "--password-file", "anna")
         shell.run(*as_admin, "acls", "add", "user:anna", "read,write", "topic", "events")
+        shell.run("profiles", "add", "anna", "--like", "secured", "--user", "anna",
+                  "--password-file", "anna")  # fmt: skip
+        shell.run(*as_admin, "topics", "create", "secret")
+        for command in (("consume", "secret"), ("topics", "describe", "secret")):
+            said = shell.run("--profile", "anna", *command, code=1)
+            assert "hidden from who has no right on it" in said
         assert "2 rules about user:anna" in shell.run(*as_admin, "users", "remove", "anna")
         assert "rule" not in shell.run(*as_admin, "users", "remove", "bert")
         profiles = (shell.directory / "secured" / "profiles.toml").read_text()
