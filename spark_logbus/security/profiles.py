@@ -25,6 +25,7 @@ PREFIX: Final = "profile:"
 FILE_VARIABLE: Final = "LOGBUS_PROFILES"
 NAME_VARIABLE: Final = "LOGBUS_PROFILE"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_PEM_CERTIFICATE: Final = "-----BEGIN "
 _DIGEST_USER: Final = re.compile(r"[!-9;-~]{1,100}")
 _SECRET: Final = re.compile(r"pass|secret|token", re.IGNORECASE)
 
@@ -255,6 +256,8 @@ def _tls(settings: ProfileSettings, directory: Path, where: str) -> ClientTls | 
         text = None if ca is None else ca.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: cannot read the authorities in {ca}: {error}.") from error
+    if text is not None and _PEM_CERTIFICATE not in text:
+        raise ConfigError(f"{where}: {ca} has no certificate of an authority (PEM); mend tls_ca.")
     return ClientTls(ca=text, certificate=certificate, key=key)
 
 

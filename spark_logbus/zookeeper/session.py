@@ -524,7 +524,8 @@ class Session:
         return ZooKeeperAccessError(
             f"{self.connect.servers} does not let {self.access.name} {description} (NoAuth). The "
             "nodes of this cluster belong to a user of ZooKeeper: log in by a profile, with a "
-            "gateway of the brokers (--profile NAME, or LOGBUS_PROFILE), or with zookeeper_user."
+            "gateway of the brokers (--profile NAME, LOGBUS_PROFILE, Spark's option profile), or "
+            "with zookeeper_user."
         )
 
     @property

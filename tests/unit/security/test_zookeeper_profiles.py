@@ -64,7 +64,8 @@ def test_a_profile_names_a_user_and_files(tmp_path: Path, monkeypatch: pytest.Mo
 def test_nothing_is_encrypted_unless_the_profile_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert profile_of(tmp_path, monkeypatch, 'tls_ca = "secret"').zookeeper_tls is None
+    Authority(tmp_path)
+    assert profile_of(tmp_path, monkeypatch, 'tls_ca = "ca.pem"').zookeeper_tls is None
     by_machine = profile_of(tmp_path, monkeypatch, "zookeeper_tls = true").zookeeper_tls
     assert by_machine == ClientFiles()
     off = 'zookeeper_tls = false\nzookeeper_tls_ca = "ca.pem"'
@@ -142,3 +143,12 @@ def test_a_gateway_stands_in_the_place_of_zookeeper(
     assert (scheme, str(proof)) == ("plain", "anna:canary-77")
     assert "canary" not in repr(access)
     assert "canary" not in repr(profile)
+
+
+def test_authorities_that_are_none_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = 'gateway = "h:1"\ntls_ca = "secret"\nuser = "u"\npassword_file = "secret"'
+    with pytest.raises(ConfigError, match=r"profile 'p': .*/secret has no certificate") as refused:
+        profile_of(tmp_path, monkeypatch, text)
+    assert "canary" not in str(refused.value)
