@@ -170,8 +170,8 @@ class SecurityConfig:
     #: certificate, or by the operating system over the UNIX socket.
     authenticate: bool = False
     #: With ``authenticate``: take those who prove nothing, too, as ``anonymous``. This is for the
-    #: time in which a cluster is secured broker by broker. Without ``authorize`` they may do
-    #: everything.
+    #: time in which a cluster is secured broker by broker, and they may do everything, as a broker
+    #: that is not secured yet may. So it goes with no ``authorize``.
     anonymous: bool = False
     #: Let principals do what access rules allow (``logbus acls``), and nothing else.
     authorize: bool = False
@@ -191,6 +191,12 @@ class SecurityConfig:
         require(
             self.authenticate or not self.anonymous,
             "anonymous is true and authenticate is false: nobody is asked, so all are anonymous.",
+        )
+        require(
+            not (self.anonymous and self.authorize),
+            "anonymous and authorize are both true: who proves nothing may be a broker that is not "
+            "secured yet, so no rule could bind it. Take anonymous out once all brokers are "
+            "secured.",
         )
         for each in self.super_principals:
             Principal.parse(each)

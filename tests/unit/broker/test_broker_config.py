@@ -72,6 +72,16 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         (GOOD + "[compaction]\nmap_bytes = 0", "map_bytes must be 1 to"),
         (GOOD + "[compaction]\nmap_byte = 1", "did you mean 'map_bytes'"),
         (GOOD + "[logs]", "did you mean 'log'"),
+        (GOOD + "[tls]\nonly = true", "only is true, but there is no certificate"),
+        (GOOD + "[tls]\nkey = 'k'", "certificate and key are given together"),
+        (GOOD + "[security]\nauthorize = true", "authorize is true and authenticate is false"),
+        (GOOD + "[security]\nanonymous = true", "anonymous is true and authenticate is false"),
+        (
+            GOOD + "[security]\nauthenticate = true\nauthorize = true\nanonymous = true",
+            "anonymous and authorize are both true",
+        ),
+        (GOOD + "[security]\nsuper_principals = ['anna']", "'anna' is no principal"),
+        (GOOD + "[security]\nsuper_principals = [1]", "each of super_principals .* must be str"),
     ],
 )
 def test_each_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
