@@ -123,7 +123,10 @@ def list_(
                 }
             )
     rows.print(
-        as_json=as_json, empty="There are no rules: principals whom brokers name super may do all."
+        as_json=as_json,
+        empty="There are no rules: principals whom brokers name super may do all."
+        if principal is None
+        else f"There are no rules about {principal}.",
     )
 
 

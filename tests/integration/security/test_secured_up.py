@@ -94,6 +94,8 @@ def test_two_commands_secure_a_cluster(shell: Shell) -> None:
         for command in (("consume", "secret"), ("topics", "describe", "secret")):
             said = shell.run("--profile", "anna", *command, code=1)
             assert "hidden from who has no right on it" in said
+        shown = shell.run(*as_admin, "acls", "list", "user:nobody")
+        assert shown == "There are no rules about user:nobody.\n"
         assert "2 rules about user:anna" in shell.run(*as_admin, "users", "remove", "anna")
         assert "rule" not in shell.run(*as_admin, "users", "remove", "bert")
         profiles = (shell.directory / "secured" / "profiles.toml").read_text()
