@@ -97,7 +97,8 @@ class Rule:
 
     def __str__(self) -> str:
         verb = "may" if self.allow else "may not"
-        return f"{self.principal} {verb} {self.operation} {self.resource} {self.name}"
+        what = "do anything with" if self.operation == "all" else self.operation
+        return f"{self.principal} {verb} {what} {self.resource} {self.name}"
 
 
 class AccessRules:

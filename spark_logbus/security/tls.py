@@ -192,6 +192,12 @@ class CurrentContext:
             logger.error("%s The certificates from before are used.", error.message)
         else:
             self._expires_s = None if self.certificate is None else _expiry_s(self.certificate)
+            if self._expires_s is not None and self._expires_s * 1e6 <= self.clock.now_us():
+                logger.error(
+                    "The certificate in %s has expired, and clients refuse it. Put a new one "
+                    "there, which is used without a restart.",
+                    self.certificate,
+                )
             if not is_first:
                 logger.info("Certificates were read anew, for connections from now on.")
         self._seen = seen
