@@ -178,9 +178,11 @@ class Gateway:
         task = self._loop.create_task(self._session(accepted, address, peer, around))
         self._sessions[task] = (address, None)
         self._count()
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, accepted))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            accepted.close()  # it may not have begun, and nothing else has the socket then
         del self._sessions[task]
         self._count()
         if not task.cancelled() and task.exception() is not None:
