@@ -347,6 +347,11 @@ def test_the_audit_log_says_what_changed_and_nobody_forges_its_lines(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
     forged = 'x\n{"event": "asked", "principal": "user:admin"}\u2028\r'
+    told = ("rules changed", '"added"', '"altered"')
+
+    def lines() -> list[str]:
+        return [each.getMessage() for each in caplog.records if each.name == "logbus.audit"]
+
     with caplog.at_level(logging.INFO, "logbus.audit"):
         UserRegistry(guarded.session).add("new", PASSWORD, now_us=5)
         UserRegistry(guarded.session).set_password("anna", PASSWORD, now_us=6)
@@ -359,13 +364,14 @@ def test_the_audit_log_says_what_changed_and_nobody_forges_its_lines(
                 wire.call(Api.FETCH, fetch_request(forged * 2_000, 0, 0), FetchResponse)
         with pytest.raises(AuthenticationError), guarded.connect(PLAIN) as wire:
             log_in(wire, None)
-        wait_until(lambda: "rules changed" in caplog.text and '"altered"' in caplog.text)
-    lines = [each.getMessage() for each in caplog.records if each.name == "logbus.audit"]
-    assert not [each for each in lines if len(each.splitlines()) != 1 or len(each) > 5_000]
-    events = [json.loads(each) for each in lines]
+        # Of the records themselves: what formats them is set by whoever configures the log.
+        wait_until(lambda: all(any(what in line for line in lines()) for what in told))
+    assert not [each for each in lines() if len(each.splitlines()) != 1 or len(each) > 5_000]
+    events = [json.loads(each) for each in lines()]
     assert all(each.pop("ts").endswith("Z") for each in events)
-    assert {"event": "users changed", "added": ["new"]} in events
-    assert {"event": "users changed", "altered": ["anna"]} in events
+    users = [each for each in events if each["event"] == "users changed"]  # one line, or two
+    assert [each["added"] for each in users if "added" in each] == [["new"]]
+    assert [each["altered"] for each in users if "altered" in each] == [["anna"]]
     assert {
         "event": "rules changed",
         "removed": ["user:bert may do anything with topic t"],
