@@ -1,4 +1,4 @@
-"""What security costs: reads by Spark through TLS, beside Kafka's through TLS, and appends to a
+"""Costs of security: reads by Spark through TLS, beside Kafka's through TLS, and appends to a
 broker that asks who sends them and decides by access rules, beside one that does not."""
 
 from __future__ import annotations

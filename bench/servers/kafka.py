@@ -138,7 +138,7 @@ class Kafka:
     """Brokers by their ids, where there are several."""
     all_data: Sequence[Path] = ()
     encrypted_options: Mapping[str, str] = field(default_factory=dict)
-    """Of Spark's connector, for the encrypted port where there is one."""
+    """Returns the options of Spark's connector, for the encrypted port where there is one."""
 
     batch_prefix: struct.Struct = struct.Struct(">qi")
 

@@ -1,4 +1,4 @@
-"""What an operation on a node of ZooKeeper's takes: the rule of each path. Pure.
+"""Rights that an operation on a node of ZooKeeper's takes: the rule of each path. Pure.
 
 Nodes that are not known here are for nobody but those whom no rule binds: a new kind of node is
 closed until it gets its line.

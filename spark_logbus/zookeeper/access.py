@@ -1,4 +1,4 @@
-"""How a session proves to ZooKeeper who it is, and has the server prove that it is the right one.
+"""Proofs between a session and ZooKeeper: of who it is, and that the server is the right one.
 
 kazoo's own TLS neither checks the server's name nor bounds a handshake, and it waits for data that
 it has decrypted already. So a handler of our own opens connections. Nor is a login left to kazoo,

@@ -1,4 +1,4 @@
-"""Whether nodes are made for a user of ZooKeeper's alone, which a cluster says by its chroot.
+"""Access lists of nodes to be made: of a user of ZooKeeper's alone where the chroot says so.
 
 A cluster is guarded from its first node on if a session with a login makes its chroot. One from
 before stays open while its brokers and clients get the login, one after the other: a node that

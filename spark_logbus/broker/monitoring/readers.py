@@ -1,4 +1,4 @@
-"""Who may read a broker's metrics."""
+"""Readers of a broker's metrics: who is one."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who is at the other end of a connection, and what that one may do."""
+"""Logins of connections at a broker, and decisions about what each of them may do."""

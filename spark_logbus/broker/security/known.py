@@ -1,4 +1,4 @@
-"""What this broker knows of users, access rules and keys, from ZooKeeper, as it changes."""
+"""Users, access rules and keys as this broker knows them from ZooKeeper, as they change."""
 
 from __future__ import annotations
 

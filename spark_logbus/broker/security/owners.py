@@ -42,7 +42,10 @@ class Caller:
     def require_writer(self, writer: str) -> None:
         """Raises NotAuthorizedError for who may not write as that writer."""
         if not self.may(Operation.WRITE, Resource.WRITER, writer):
-            raise NotAuthorizedError(f"{self.owner} may not write the writer {writer}.")
+            raise NotAuthorizedError(
+                f"{self.owner} may not write the writer {writer}. Ask an administrator of the "
+                "cluster for it (logbus acls add)."
+            )
 
     def may_discard(self, topic: str) -> bool:
         return self.may(Operation.WRITE, Resource.TOPIC, topic)

@@ -1,4 +1,4 @@
-"""What a driver hands to its tasks so that brokers let them in, and how it gets that.
+"""Tokens that a driver hands to its tasks so that brokers let them in, and how it gets them.
 
 A task has no profile and no password: it has the text of the authorities to believe, and a token
 that is good for the topics of its job, for a while.

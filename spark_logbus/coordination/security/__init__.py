@@ -1,1 +1,1 @@
-"""What ZooKeeper keeps of users, access rules, and the keys of tokens."""
+"""Nodes of users, access rules, and the keys of tokens."""

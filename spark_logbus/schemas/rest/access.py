@@ -1,4 +1,4 @@
-"""Who may ask what of the REST service.
+"""Rights of those who ask the REST service.
 
 A route needs an operation on the subject that its path names, or on the cluster where it names
 none. What is about many subjects shows those that whoever asks may see. A schema's id is shown to

@@ -1,1 +1,1 @@
-"""Who may do what, with real brokers."""
+"""Tests of who may do what, with real brokers."""

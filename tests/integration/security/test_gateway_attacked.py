@@ -1,4 +1,4 @@
-"""What strangers and hostile clients do to a gateway."""
+"""Attacks of strangers and hostile clients on a gateway."""
 
 from __future__ import annotations
 

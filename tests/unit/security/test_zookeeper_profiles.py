@@ -1,4 +1,4 @@
-"""What profiles say of ZooKeeper, and replies that come in one record of TLS."""
+"""Profiles that speak of ZooKeeper, and replies that come in one record of TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept out of PySpark's log."""
+"""Tokens are kept out of PySpark's log."""
 
 from __future__ import annotations
 

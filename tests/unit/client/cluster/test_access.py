@@ -1,4 +1,4 @@
-"""What a driver hands to its tasks: kept as long as it is young, shown when it is the newest."""
+"""Tokens for tasks: kept as long as they are young, shown when they are the newest."""
 
 from __future__ import annotations
 
