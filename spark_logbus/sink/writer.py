@@ -90,7 +90,7 @@ def plan_write(
         # Rows that name their topics may go to any that the driver may write.
         topics = ["*"] if parsed.topic is None else [parsed.topic]
         if parsed.topic is not None:
-            described = _require_topic(Admin(cluster), parsed.topic)
+            described = _require_topic(cluster, parsed.topic)
             if VALUE_ENCODING in described.config:
                 # Imported here: writes of bytes need none of it.
                 from spark_logbus.sink.typed_plan import plan_typed
@@ -114,15 +114,15 @@ def plan_write(
     return replace(plan, audit_schema=schema_of_reports(parsed.zookeeper))
 
 
-def _require_topic(admin: Admin, topic: str) -> TopicDescription:
+def _require_topic(cluster: Cluster, topic: str) -> TopicDescription:
+    admin = Admin(cluster)
     try:
         return admin.describe([topic], ends=False)[topic]
     except UnknownTopicError as error:
         known = ", ".join([one.name for one in admin.topics()][:20]) or "none"
         raise UnknownTopicError(
             f"The cluster has no topic {topic}; it has: {known}. Topics are not created by "
-            "writing to them; create it first, unless it is hidden from a user without a right on "
-            "it."
+            f"writing to them; create it first.{cluster.what_hides}"
         ) from error
 
 

@@ -9,7 +9,7 @@ import typer
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, ZooKeeper, opened_session
 from spark_logbus.cli.output import Column, Table, console
 from spark_logbus.errors import ConfigError
-from spark_logbus.security.acls import AccessRules, Operation, Resource, Rule
+from spark_logbus.security.acls import EVERYBODY, AccessRules, Operation, Resource, Rule
 from spark_logbus.security.principals import Principal
 
 app = typer.Typer(
@@ -108,6 +108,8 @@ def list_(
       logbus acls list
       logbus acls list user:anna --json
     """
+    if principal not in (None, EVERYBODY):
+        Principal.parse(principal)  # a name without its kind would seem to have no rules
     rows = Table(
         Column("resource"), Column("name"), Column("principal"), Column("operation"), Column("rule")
     )
@@ -132,7 +134,10 @@ def list_(
 
 @app.command("check")
 def check(
-    principal: Who,
+    principal: Annotated[
+        str,
+        typer.Argument(help="user:NAME, certificate:NAME or local:NAME.", metavar="PRINCIPAL"),
+    ],
     operation: Annotated[str, typer.Argument(help="One operation.", metavar="OPERATION")],
     resource: Kind,
     name: Name = "*",
@@ -151,14 +156,20 @@ def check(
         )
     who = Principal.parse(principal)
     _rules(principal, operation, resource, name, deny=False)
+    if name.endswith("*") and resource != Resource.CLUSTER.value:
+        raise ConfigError(
+            f"{name!r} is many, about which rules may differ; ask about one {resource}, by its "
+            "whole name."
+        )
     rules = _all(zookeeper)
     asked = (who, Operation(operation), Resource(resource), name)
     is_allowed = rules.allows(*asked)
     verb = "may" if is_allowed else "may not"
     console().print(f"{principal} {verb} {operation} the {resource} {name}.")
-    for reason in rules.reasons(*asked):
+    reasons = rules.reasons(*asked)
+    for reason in reasons:
         console().print(f"  {reason}")
-    if not rules.reasons(*asked):
+    if not reasons:
         console().print("  No rule is about that, so only super principals may.")
     if not is_allowed:
         raise typer.Exit(1)

@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 
 _CHECK_MS = 10_000
+# What profiles of one cluster have in common: where it is, and whom to believe there.
+_SHARED = ("gateway", "zookeeper", "zookeeper_tls", "zookeeper_tls_ca", "tls", "tls_ca")
 
 
 @app.command("list")
@@ -102,7 +104,7 @@ def add(
         if password_file is None
         else {"password_file": str(password_file.absolute())}
     )
-    same = {key: getattr(found, key, None) for key in ("gateway", "zookeeper", "tls_ca", "tls")}
+    same = {key: getattr(found, key) for key in _SHARED}
     settings = {
         key: str(value) if isinstance(value, Path) else value
         for key, value in {**same, "user": user, **secret}.items()

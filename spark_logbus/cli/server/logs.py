@@ -81,9 +81,18 @@ class _PrivateFileHandler(WatchedFileHandler):
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=_open_privately)
 
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # the file cannot be opened anew, by which no request may fail
+            self.handleError(record)
+
 
 def _open_privately(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    descriptor = os.open(path, flags, 0o600)
+    if os.fstat(descriptor).st_uid == os.geteuid():
+        os.fchmod(descriptor, 0o600)  # who moves logs away may have made it
+    return descriptor
 
 
 def _audit_handler(path: Path) -> logging.Handler:

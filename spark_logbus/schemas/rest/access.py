@@ -96,11 +96,14 @@ class RegistrySecurity:
     def __post_init__(self) -> None:
         if self.authenticate and self.tls is None:
             raise ConfigError(
-                "A registry that asks for passwords needs a certificate and a key, or they would "
-                "cross the network as they are."
+                "A registry that asks for passwords needs a certificate and a key "
+                "(--tls-certificate, --tls-key), or they would cross the network as they are."
             )
         if self.authorize and not self.authenticate:
-            raise ConfigError("Access rules are about those who are known: authenticate them, too.")
+            raise ConfigError(
+                "Access rules are about those who are known: authenticate them, too "
+                "(--authenticate)."
+            )
         for each in self.super_principals:
             Principal.parse(each)
 

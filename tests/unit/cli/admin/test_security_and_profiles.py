@@ -77,6 +77,30 @@ def test_profiles_of_more_users_are_added(tmp_path: Path, profiles: Path) -> Non
     assert "no profile 'none'" in failed("profiles", "add", "x", "--like", "none", "--user", "x")
 
 
+def test_a_profile_like_one_that_encrypts_its_way_to_zookeeper_does_so_too(
+    tmp_path: Path, profiles: Path
+) -> None:
+    profiles.parent.mkdir(parents=True, exist_ok=True)
+    profiles.write_text(
+        f'[prod]\nzookeeper = "zk:2281"\nzookeeper_tls_ca = "{tmp_path / "zookeeper.pem"}"\n'
+    )
+    profiles.chmod(0o600)
+    assert run(
+        "profiles", "add", "etl", "--like", "prod", "--user", "etl", "--password-env", "SECRET"
+    ).exit_code == 0  # fmt: skip
+    assert (
+        f'zookeeper_tls_ca = "{tmp_path / "zookeeper.pem"}"'
+        in profiles.read_text().split("[etl]")[1]
+    )
+
+
+def test_who_asks_about_rules_is_asked_back_where_the_answer_would_mislead() -> None:
+    assert "is many" in failed("acls", "check", "user:anna", "read", "topic", "orders*")
+    assert "is many" in failed("acls", "check", "user:anna", "read", "topic")
+    assert "'*' is no principal" in failed("acls", "check", "*", "read", "topic", "orders")
+    assert "'anna' is no principal" in failed("acls", "list", "anna")
+
+
 def test_the_files_of_brokers_and_clients_are_made_apart(tmp_path: Path, profiles: Path) -> None:
     keys = str(tmp_path / "keys")
     assert run("security", "init", keys, "--host", "kafka1.example").exit_code == 0

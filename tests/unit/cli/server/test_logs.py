@@ -119,6 +119,30 @@ def test_the_audit_log_in_a_file_of_its_own(
 
 
 @pytest.mark.usefixtures("_as_before")
+def test_no_request_fails_by_an_audit_log_that_cannot_be_opened_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "audit.log"
+    configure(format="text", level="error", broker_id=7, audit_file=path)
+    path.unlink()
+    path.mkdir()
+    audit = AuditLog(ManualClock())
+    audit.changed("users", added=["anna"])
+    assert "Is a directory" in capsys.readouterr().err
+    path.rmdir()
+    audit.changed("users", added=["bert"])
+    assert "bert" in path.read_text()
+
+
+@pytest.mark.usefixtures("_as_before")
+def test_an_audit_log_that_others_can_read_is_taken_from_them(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    path.touch(0o644)
+    configure(format="text", level="error", broker_id=7, audit_file=path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.usefixtures("_as_before")
 def test_an_audit_log_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be written to .*no/audit\.log: No such file"):
         configure(
