@@ -58,7 +58,7 @@ _FLUSH_WAIT_S: Final = 60.0
 # For followers to have what is prepared, which they have been copying since it was staged.
 _REPLICAS_WAIT_S: Final = 2.0
 _FORGET_EVERY_S: Final = 600.0
-NOBODY: Final = StagedBy()
+_WHOEVER: Final = StagedBy()  # of all that is staged, nothing is another's
 # A writer that writes once is remembered for as long as a request of its may be under way.
 _REMEMBER_ONCE_MS: Final = 3_600_000
 
@@ -267,7 +267,7 @@ class Publisher:
         attempt: int | None = None,
         *,
         writer: str = "",
-        by: StagedBy = NOBODY,
+        by: StagedBy = _WHOEVER,
         may_discard: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """Drop what the write has staged on this broker, or what one attempt of its tasks has, as

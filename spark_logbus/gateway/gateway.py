@@ -194,8 +194,8 @@ class Gateway:
     async def _session(
         self, accepted: socket.socket, address: str, peer: str, around: Surroundings
     ) -> None:
-        login_s = self._config.gateway.login_timeout_ms / 1000
-        client = await self._encrypted(accepted, peer, login_s)
+        until = self._loop.time() + self._config.gateway.login_timeout_ms / 1000
+        client = await self._encrypted(accepted, peer, until)
         if client is None:
             return
         session = ClientSession(
@@ -208,10 +208,10 @@ class Gateway:
         task = asyncio.current_task()
         assert task is not None
         self._sessions[task] = (address, session)
-        await session.run(login_s)
+        await session.run(until)
 
     async def _encrypted(
-        self, accepted: socket.socket, peer: str, limit_s: float
+        self, accepted: socket.socket, peer: str, until: float
     ) -> EncryptedEnd | None:
         """Returns the connection once hands are shaken, None if they are not in time."""
         accepted.setblocking(False)
@@ -220,7 +220,7 @@ class Gateway:
         reader, writer = await asyncio.open_connection(sock=accepted)
         try:
             client = EncryptedEnd(reader, writer, self._contexts.get())
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout_at(until):
                 await client.shake_hands()
         except (OSError, EOFError) as error:  # of which those of time and of TLS are some
             logger.debug("The connection of %s could not be encrypted: %s", peer, error)

@@ -13,7 +13,7 @@ from spark_logbus.broker.security.security import Security
 from spark_logbus.coordination.paths import MAX_USER_LENGTH
 from spark_logbus.errors import AuthenticationError, LogbusError
 from spark_logbus.security import tokens
-from spark_logbus.security.attempts import FailedAttempts
+from spark_logbus.security.attempts import FailedAttempts, TooManyFailuresError
 from spark_logbus.security.certificates import common_name
 from spark_logbus.security.identity import Identity
 from spark_logbus.security.passwords import PasswordCheck
@@ -93,6 +93,8 @@ class Logins:
             known = b"" if found is None else mark(found.credentials)
             self._passwords.require(user, password, address=_address(peer))
             return Identity(Principal("user", user), mark=known)
+        except TooManyFailuresError:  # not noted: a stranger may name any number of users
+            raise
         except AuthenticationError as error:
             self.failed(peer, error, user=user, scheme=scheme)
             raise

@@ -89,10 +89,11 @@ class ClientSession:
         self._ending: AuthenticationError | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def run(self, login_s: float) -> None:
-        """Serves the session until either end ends it."""
+    async def run(self, until: float) -> None:
+        """Serves the session until either end ends it. ``until``: the loop's time by which it is
+        to be known whose it is."""
         try:
-            async with asyncio.timeout(login_s) as limit:
+            async with asyncio.timeout_at(until) as limit:
                 zookeeper = await self._begin()
                 if zookeeper is None:
                     return

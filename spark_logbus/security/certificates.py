@@ -49,8 +49,16 @@ def issue(authority: Pair, name: str, *, hosts: Sequence[str], days: int) -> Pai
     """Makes a certificate for ``name`` (its principal as a client) that is also good for a server
     at ``hosts``: names or IP addresses."""
     signer = x509.load_pem_x509_certificate(authority.certificate.encode())
-    signing_key = serialization.load_pem_private_key(authority.key.encode(), password=None)
-    assert isinstance(signing_key, ec.EllipticCurvePrivateKey)
+    try:
+        signing_key = serialization.load_pem_private_key(authority.key.encode(), password=None)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            "The authority's key (ca.key) cannot be read, or has a password; take that off."
+        ) from error
+    if not isinstance(signing_key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(
+            "The authority's key (ca.key) is not the one that `logbus security init` made."
+        )
     key = ec.generate_private_key(ec.SECP256R1())
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if hosts:
@@ -86,7 +94,13 @@ def _begun(
 
 
 def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    try:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    except ValueError as error:
+        raise ConfigError(
+            f"{common_name!r} is too long for a certificate, whose name has 64 bytes at most; "
+            "choose a shorter one."
+        ) from error
 
 
 def _host(host: str) -> x509.GeneralName:

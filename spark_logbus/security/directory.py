@@ -37,6 +37,7 @@ from spark_logbus.security.certificates import (
     issue,
     new_authority,
 )
+from spark_logbus.security.principals import Principal
 from spark_logbus.security.profiles import check_profile_name
 
 AUTHORITY_DAYS: Final = 3_650
@@ -74,9 +75,12 @@ class NewCluster:
         if self.profile == BROKERS_PROFILE:
             raise ConfigError(f"The profile {BROKERS_PROFILE!r} is the brokers'; choose another.")
         _check_file_name("user", self.user)
-        for host in self.hosts:
-            if not host or not host.isascii() or any(each in host for each in '/\\" \t\n*'):
-                raise ConfigError(f"{host!r} is no name or address of a host.")
+        Principal.parse(f"user:{self.user}")
+        if ":" in self.user:
+            raise ConfigError(
+                f"{self.user!r} cannot be the user: at a gateway a name ends at the first colon."
+            )
+        _check_hosts(self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,7 @@ class SecurityDirectory:
 
     def add_broker(self, broker_id: int, hosts: Sequence[str]) -> Path:
         """Makes the files of one more broker. Raises ConfigError where they are there."""
+        _check_hosts(hosts)
         with _whole(self.broker(broker_id)) as new:
             self._fill_broker(new, broker_id, hosts, GATEWAY_PORT)
         return self.broker(broker_id)
@@ -265,6 +270,12 @@ class SecurityDirectory:
             # They name topics.
             "metrics": {"tls": True, "authenticate": True},
         }
+
+
+def _check_hosts(hosts: Sequence[str]) -> None:
+    for host in hosts:
+        if not host or not host.isascii() or any(each in host for each in '/\\" \t\n*'):
+            raise ConfigError(f"{host!r} is no name or address of a host.")
 
 
 def _first_profiles(cluster: NewCluster) -> Tables:

@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Final
 
-from spark_logbus.errors import AuthenticationError, LogbusError
+from spark_logbus.errors import AuthenticationError
 from spark_logbus.http import HttpError, Request
 from spark_logbus.security.attempts import TooManyFailuresError
 from spark_logbus.security.audit_log import AuditLog
@@ -40,6 +40,7 @@ class HttpLogins:
         try:
             return Principal("certificate", common_name(request.certificate))
         except AuthenticationError as error:
+            self._audit.login_failed(request.address, "", "certificate", error)
             raise HttpError(401, error.message, headers=_CHALLENGE) from error
 
     def _user(self, request: Request, header: str) -> Principal:
@@ -49,15 +50,14 @@ class HttpLogins:
         user, password = given
         try:
             self._passwords.require(user, password, address=request.address)
+        except (
+            TooManyFailuresError
+        ) as error:  # not told: a stranger chooses how many users there are
+            raise HttpError(429, error.message, headers=_WAIT) from None
         except AuthenticationError as error:
-            self._failed(request, user, error)
-            if isinstance(error, TooManyFailuresError):
-                raise HttpError(429, error.message, headers=_WAIT) from None
+            self._audit.login_failed(request.address, user, "BASIC", error)
             raise HttpError(401, error.message, headers=_CHALLENGE) from None
         return Principal("user", user)
-
-    def _failed(self, request: Request, user: str, error: LogbusError) -> None:
-        self._audit.login_failed(request.address, user, "BASIC", error)
 
 
 def _basic(header: str) -> tuple[str, str] | None:

@@ -25,7 +25,8 @@ PREFIX: Final = "profile:"
 FILE_VARIABLE: Final = "LOGBUS_PROFILES"
 NAME_VARIABLE: Final = "LOGBUS_PROFILE"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_PEM_CERTIFICATE: Final = "-----BEGIN "
+_PEM_CERTIFICATE: Final = "CERTIFICATE-----"
+_PEM_KEY: Final = "PRIVATE KEY-----"
 _DIGEST_USER: Final = re.compile(r"[!-9;-~]{1,100}")
 _SECRET: Final = re.compile(r"pass|secret|token", re.IGNORECASE)
 
@@ -258,6 +259,10 @@ def _tls(settings: ProfileSettings, directory: Path, where: str) -> ClientTls | 
         raise ConfigError(f"{where}: cannot read the authorities in {ca}: {error}.") from error
     if text is not None and _PEM_CERTIFICATE not in text:
         raise ConfigError(f"{where}: {ca} has no certificate of an authority (PEM); mend tls_ca.")
+    if text is not None and _PEM_KEY in text:  # tasks are handed the whole text
+        raise ConfigError(
+            f"{where}: {ca} has a private key in it; name a file with certificates alone (tls_ca)."
+        )
     return ClientTls(ca=text, certificate=certificate, key=key)
 
 

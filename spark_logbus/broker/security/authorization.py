@@ -65,6 +65,11 @@ class Authorization:
         if refused is not None:
             self._audit.denied(identity, connection.peer, api.name, refused)
             self.denials[api].add()
+            if asked is None:
+                raise NotAuthorizedError(
+                    f"{identity.principal} is no broker of this cluster. Set [security] "
+                    "authenticate = true at the broker that asks, which then signs a token."
+                )
             if self._refused(Identity(identity.principal), asked) is None:
                 raise NotAuthorizedError(
                     f"A token of {identity.principal} is not good to {refused}: the job that it "

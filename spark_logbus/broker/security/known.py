@@ -90,10 +90,6 @@ class SecurityState:
         newest = max((each for each in keys if keys[each].made_us < settled_us), default=min(keys))
         return sign(claims_of(newest), keys[newest].key)
 
-    def is_gone(self, principal: Principal) -> bool:
-        """Tells if that was a user who is no more."""
-        return principal.kind == "user" and principal.name not in self.users
-
     def is_current(self, identity: Identity) -> bool:
         """Tells if what was proved still holds: the user is there, with the same password."""
         principal = identity.principal

@@ -38,8 +38,11 @@ class TokenKeyPayload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenKeysPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys by their ids; the newest signs, all verify. ``secret`` makes the salts of users that
-    there are not."""
+    """Keys by their ids; the newest signs, all verify.
+
+    ``secret`` is never renewed: marks of what principals have staged, passwords of sessions at
+    gateways, and the salts of users that there are not are made with it.
+    """
 
     keys: dict[int, TokenKeyPayload]
     secret: bytes

@@ -264,6 +264,11 @@ def test_failed_logins_are_limited_and_the_limit_ends_nobody_else(
     failures = [each for each in told if each["event"] == "login failed"]
     assert 0 < len(failures) < 100
     assert {(each["principal"], each["mechanism"]) for each in failures} == {("anna", "BASIC")}
+    # Not by a new name each time either, of which a stranger has as many as there is room on disk.
+    many = [guarded.rest(f"user {each}", "x")("GET", "/subjects").status for each in range(300)]
+    assert many.count(429) > 150
+    lines = [each for each in caplog.records if "login failed" in each.getMessage()]
+    assert len(lines) - len(failures) == many.count(401)
 
 
 def test_denials_and_changes_are_in_the_audit_log(

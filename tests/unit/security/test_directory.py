@@ -153,6 +153,8 @@ def test_no_certificate_outlives_its_authority(
         ({"hosts": ("a/b",)}, "no name or address"),
         ({"hosts": ("kafka.*",)}, "no name or address"),
         ({"hosts": ("",)}, "no name or address"),
+        ({"user": "a:b"}, "ends at the first colon"),
+        ({"user": "anna "}, "no space before or after"),
     ],
 )
 def test_names_that_cannot_be_used_are_refused(wrong: dict[str, str], said: str) -> None:
@@ -187,3 +189,17 @@ def test_a_profile_is_added_to_others_and_never_over_one(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="Others may read"):
         add_profile(path, "three", {})
     assert path.read_text() == before
+
+
+def test_what_cannot_be_signed_is_told(tmp_path: Path) -> None:
+    given = NewCluster(profile="p" * 60, user="admin", zookeeper="zk:2181")
+    with pytest.raises(ConfigError, match="too long for a certificate"):
+        SecurityDirectory.make(tmp_path / "long", given)
+    made = SecurityDirectory.make(tmp_path / "made", CLUSTER)
+    for host in ("kafka.*", "b\u00fccher.example", ""):
+        with pytest.raises(ConfigError, match="no name or address"):
+            made.add_broker(2, [host])
+    (made.path / "ca.key").write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+    with pytest.raises(ConfigError, match="cannot be read, or has a password"):
+        made.add_broker(2, [])
+    assert made.brokers() == [1]
