@@ -239,9 +239,9 @@ class Gateway:
             and session.identity.principal == identity.principal
             for _, session in self._sessions.values()
         )
-        if count >= most:
+        if count > most:  # with this one
             raise CoordinationError(
-                f"{identity.principal} has {count} sessions already; a gateway takes "
+                f"{identity.principal} has {most} sessions already; a gateway takes "
                 "max_sessions_per_principal of them."
             )
 

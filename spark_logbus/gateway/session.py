@@ -201,9 +201,9 @@ class ClientSession:
         self._client.write(answer)
 
     def _enter(self, identity: Identity) -> None:
-        self._entered(identity)
         self.identity = identity
         self._around.logins.proved(self._session_id)
+        self._entered(identity)  # of whom it belongs to, also where there is no room
 
     # -- the relay -----------------------------------------------------------------------
 
@@ -315,7 +315,8 @@ class ClientSession:
         """Tells if the session itself ends, with its ephemeral nodes, and not the connection alone:
         that of somebody who is nobody any more, and one that nobody has shown to be his."""
         if self.identity is not None or not self._session_id:
-            return self._is_nobody
+            had_no_room = self._is_new and self.identity is not None and not self._tasks
+            return self._is_nobody or had_no_room
         is_kept_going = self._around.logins.ended_unproved(self._peer, self._session_id)
         return self._is_new or is_kept_going
 

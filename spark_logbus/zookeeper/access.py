@@ -11,7 +11,7 @@ import contextlib
 import re
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -41,6 +41,8 @@ _THINGS: Final = {
     "/mirrors/": "mirror",
     "/schemas/subjects/": "subject",
 }
+# Every subject's, so who writes there needs the right on all.
+_OF_ALL_SUBJECTS: Final = ("/schemas/ids", "/schemas/contents")
 _NODE: Final = re.compile(r"/[^\s,;:]*")
 
 
@@ -51,7 +53,14 @@ def thing_in(description: str) -> str:
     for parent, kind in _THINGS.items():
         if node is not None and node[0].startswith(parent):
             return f"the {kind} {unquote(node[0][len(parent) :].partition('/')[0])}"
+    if node is not None and node[0].startswith(_OF_ALL_SUBJECTS):
+        return "the subject *"
     return "the cluster"
+
+
+def things_in(description: str, paths: Iterable[str]) -> str:
+    """Returns the things at those paths in words, else the one that a description names."""
+    return " and ".join(dict.fromkeys(map(thing_in, paths))) or thing_in(description)
 
 
 class Hidden(str):

@@ -23,7 +23,12 @@ from kazoo.exceptions import (
 )
 from kazoo.security import ACL
 
-from spark_logbus.errors import CoordinationError, InvalidNameError, InvalidRequestError
+from spark_logbus.errors import (
+    CoordinationError,
+    InvalidNameError,
+    InvalidRequestError,
+    ZooKeeperAccessError,
+)
 from spark_logbus.model import check_name
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.access import acl_of
@@ -258,7 +263,14 @@ class Nodes:
                 self._add(transaction, operation)
             return transaction.commit_async()
 
-        results = self.session.call(description, submit, deadline, check=True)
+        try:
+            results = self.session.call(description, submit, deadline, check=True)
+        except ZooKeeperAccessError as error:
+            if not isinstance(error.__cause__, NoAuthError):
+                raise
+            # A gateway refuses all of it, and does not say for which part.
+            changed = [each.path for each in operations if not isinstance(each, Check)]
+            raise self.session.access_refused(description, changed) from error.__cause__
         for operation, result in zip(operations, results, strict=True):
             if isinstance(result, (RolledBackError, RuntimeInconsistency)):
                 continue  # undone or not tried because of the one that failed

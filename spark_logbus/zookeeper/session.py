@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Self
 
@@ -43,7 +43,7 @@ from spark_logbus.errors import (
 from spark_logbus.forks import follow_forks, forked
 from spark_logbus.retry import Deadline
 from spark_logbus.security.profiles import Digest, profiles_file
-from spark_logbus.zookeeper.access import of_profile, thing_in
+from spark_logbus.zookeeper.access import of_profile, things_in
 from spark_logbus.zookeeper.connect_string import ENVIRONMENT_VARIABLE, ConnectString
 from spark_logbus.zookeeper.diagnosis import Diagnosis, ServerFault
 from spark_logbus.zookeeper.kazoo_client import new_client
@@ -513,13 +513,14 @@ class Session:
                     f"({type(failure).__name__}); see its log."
                 ) from failure
 
-    def access_refused(self, description: str) -> ZooKeeperAccessError:
-        """Returns the error for something that ZooKeeper does not let this session do."""
+    def access_refused(self, description: str, paths: Iterable[str] = ()) -> ZooKeeperAccessError:
+        """Returns the error for something that ZooKeeper does not let this session do, to the nodes
+        of these ``paths`` or those that the description names."""
         if self.access.at_gateway is not None:
             return ZooKeeperAccessError(
                 f"The gateway at {self.connect.servers} does not let {self.access.name} "
                 f"{description}: no access rule allows it. Ask an administrator of the cluster for "
-                f"one about {thing_in(description)} (logbus acls add)."
+                f"one about {things_in(description, paths)} (logbus acls add)."
             )
         return ZooKeeperAccessError(
             f"{self.connect.servers} does not let {self.access.name} {description} (NoAuth). The "

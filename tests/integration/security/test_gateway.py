@@ -88,6 +88,10 @@ def test_a_group_is_read_and_written_by_whom_a_rule_lets(cluster: Gated) -> None
             offsets.commit("other", {T0: 7}, actor="test")
         with pytest.raises(ZooKeeperAccessError, match="does not let user:anna"):
             offsets.delete("g")  # which takes the right to delete
+        # Also where it is the write alone that is refused: that tells no path.
+        cluster.allow("user:anna", ("describe", "group", "other"))
+        with pytest.raises(ZooKeeperAccessError, match="one about the group other"):
+            offsets.commit("other", {T0: 7}, actor="test")
         assert offsets.groups() == ["g"]
         cluster.allow("user:anna", ("delete", "group", "g"))
         offsets.delete("g")
